@@ -1,0 +1,1 @@
+"""Score tables to aggregates and divergences."""

@@ -1,0 +1,1 @@
+"""The `tokscore` command, one module per subcommand."""

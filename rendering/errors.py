@@ -1,0 +1,77 @@
+"""Failures that a user can act on. Each reaches the terminal as a message without a traceback."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Process exit codes of every command."""
+
+    DONE = 0
+    FAILED = 1
+    WRONG_USAGE = 2
+    BAD_INPUT = 3
+    ENGINE = 4
+    INTERRUPTED = 130
+
+
+class TokscoreError(Exception):
+    """An expected failure; its text says where, what was found, what was expected and what to do next."""
+
+    exit_code = ExitCode.FAILED
+
+
+class UsageError(TokscoreError):
+    """Options or paths that do not go together."""
+
+    exit_code = ExitCode.WRONG_USAGE
+
+
+class InputError(TokscoreError):
+    """An input file, model directory or dataset that cannot be used as it is."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
+class EngineError(TokscoreError):
+    """A scoring engine that is missing, cannot start, or broke its contract."""
+
+    exit_code = ExitCode.ENGINE
+
+
+class ConversationError(InputError):
+    """One conversation that cannot be used; `--on-error skip` lists it and goes on.
+
+    Attributes:
+        reason: What was found and what was expected, without the place.
+        path: JSON path inside the record, such as `$.messages[2].role`.
+        hint: What the user can do next.
+        source: `file:line` of the record, empty until known.
+    """
+
+    def __init__(self, reason: str, *, path: str = "$", hint: str = "", source: str = "") -> None:
+        self.reason = reason
+        self.path = path
+        self.hint = hint
+        self.source = source
+        super().__init__(reason)
+
+    def at(self, source: str) -> ConversationError:
+        """The same error with its `file:line`."""
+        return ConversationError(self.reason, path=self.path, hint=self.hint, source=source)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.reason, self.path, self.hint, self.source))
+
+    def __str__(self) -> str:
+        place = f"{self.source}: " if self.source else ""
+        where = "" if self.path == "$" else f"{self.path} "
+        hint = f"\n{self.hint}" if self.hint else ""
+        return f"{place}{where}{self.reason}{hint}"
+
+
+def _rebuild(
+    cls: type[ConversationError], reason: str, path: str, hint: str, source: str
+) -> ConversationError:
+    return cls(reason, path=path, hint=hint, source=source)

@@ -1,0 +1,82 @@
+"""Runs of tokens and counts per message, from per-token arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tokscore.rendering.rendered import NO_MESSAGE, RenderedTokens
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def run_starts(*columns: NDArray[np.generic]) -> NDArray[np.int64]:
+    """Positions at which any of the columns changes; the first is 0.
+
+    Args:
+        columns: One-dimensional arrays of one length.
+
+    Returns:
+        Ascending int64 positions; empty for empty columns.
+    """
+    n = len(columns[0])
+    if n == 0:
+        return np.zeros(0, np.int64)
+    changed = np.zeros(n, bool)
+    changed[0] = True
+    for column in columns:
+        changed[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(changed)
+
+
+def positions_in_message(tokens: RenderedTokens) -> NDArray[np.int32]:
+    """Index of each token among the tokens of its message, shape [tokens].
+
+    Tokens of no message are counted together.
+    """
+    order = np.argsort(tokens.message_indices, kind="stable")
+    starts = run_starts(tokens.message_indices[order])
+    lengths = np.diff(np.append(starts, len(order)))
+    within = np.arange(len(order)) - np.repeat(starts, lengths)
+    positions = np.empty(len(order), np.int32)
+    positions[order] = within
+    return positions
+
+
+class MessageCounts(NamedTuple):
+    """Per message, each of shape [messages].
+
+    Attributes:
+        start: First token, -1 without tokens.
+        stop: One past the last token, -1 without tokens.
+        n_tokens: Tokens between them that belong to the message.
+        n_sampled: Of these, generated ones; -1 where that cannot be told.
+        n_content: Of these, with some character of a message body.
+    """
+
+    start: NDArray[np.int32]
+    stop: NDArray[np.int32]
+    n_tokens: NDArray[np.int32]
+    n_sampled: NDArray[np.int32]
+    n_content: NDArray[np.int32]
+
+
+def message_counts(tokens: RenderedTokens) -> MessageCounts:
+    """Outer span and counts of every message."""
+    n_messages = len(tokens.messages)
+    owned = tokens.message_indices != NO_MESSAGE
+    owner = tokens.message_indices[owned]
+    positions = np.flatnonzero(owned)
+
+    def count(flags: NDArray[np.bool_]) -> NDArray[np.int32]:
+        return np.bincount(owner[flags[owned]], minlength=n_messages).astype(np.int32)
+
+    start = np.full(n_messages, -1, np.int32)
+    stop = np.full(n_messages, -1, np.int32)
+    start[owner[::-1]] = positions[::-1]
+    stop[owner] = positions + 1
+    n_sampled = count(tokens.sampled_mask == 1)
+    n_sampled[count(tokens.sampled_mask == -1) > 0] = -1
+    return MessageCounts(start, stop, count(np.ones(len(tokens), bool)), n_sampled, count(tokens.is_content))

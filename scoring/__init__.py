@@ -1,0 +1,1 @@
+"""Attributed tokens to logprobs."""

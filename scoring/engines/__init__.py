@@ -1,0 +1,1 @@
+"""Scoring engines, one module each."""
