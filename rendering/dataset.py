@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypedDict
 
 import msgspec
 import numpy as np
@@ -165,6 +165,16 @@ class PartWriter:
         self._finished = True
 
 
+class _FailureFields(TypedDict):
+    conversation_id: str
+    source_file: str
+    source_line: int
+    path: str
+    reason: str
+    hint: str
+    is_known: bool
+
+
 class _Totals(NamedTuple):
     n_sampled: int | None
     n_content: int
@@ -269,13 +279,13 @@ def _conversation_table(
     return pa.Table.from_pylist([record], schema=CONVERSATIONS)
 
 
-def prepare_output(root: Path, manifest: Manifest, vocabulary: pa.Table) -> set[int]:
+def prepare_output(root: Path, manifest: Manifest, vocabulary: Callable[[], pa.Table]) -> set[int]:
     """Make `root` ready to take the parts of `manifest`.
 
     Args:
         root: New, empty, or holding finished parts of the same plan.
         manifest: Sealed.
-        vocabulary: `tables.VOCABULARY` rows, the same from every shard.
+        vocabulary: Makes `tables.VOCABULARY` rows, the same from every shard.
 
     Returns:
         Indices of the parts that are already done.
@@ -300,7 +310,7 @@ def prepare_output(root: Path, manifest: Manifest, vocabulary: pa.Table) -> set[
     write_file(root / MANIFEST_NAME, manifest.to_json())
     if not (root / VOCABULARY_NAME).is_file():
         sink = pa.BufferOutputStream()
-        pq.write_table(vocabulary, sink, compression="zstd", compression_level=3)
+        pq.write_table(vocabulary(), sink, compression="zstd", compression_level=3)
         write_file(root / VOCABULARY_NAME, sink.getvalue().to_pybytes())
     return {part.index for part in manifest.parts if _part_plan(root, manifest.kind, part.index)}
 
@@ -335,7 +345,7 @@ def _part_plan(root: Path, kind: DatasetKind, index: int) -> str | None:
         metadata = pq.read_schema(path).metadata or {}
     except pa.ArrowInvalid as error:
         raise InputError(f"{path} is not a whole Parquet file: {error}. Delete it and run again.") from error
-    return metadata.get(PLAN_KEY, b"").decode()
+    return str(metadata.get(PLAN_KEY, b"").decode())
 
 
 class Dataset:
@@ -371,19 +381,21 @@ class Dataset:
         if missing:
             raise InputError(
                 f"{root} is not finished: {len(missing)} of {len(self.manifest.parts)} parts are missing, "
-                f"the first is {part_name(missing[0])}. Run the command that writes it again; it goes on where it stopped."
+                f"the first is {part_name(missing[0])}.\n"
+                "Run the command that writes it again; it goes on where it stopped."
             )
 
     def files(self, table: str) -> list[Path]:
         """Paths of all parts of one table, in plan order."""
         return [self.root / table / part_name(part.index) for part in self.manifest.parts]
 
-    def failures(self) -> Iterator[FailedConversation]:
-        """The error rows, in plan order."""
-        for part in self.manifest.parts:
-            path = self.root / "errors" / part_name(part.index, "jsonl")
+    def failures(self, part: int | None = None) -> Iterator[FailedConversation]:
+        """The error rows of one part, or of all in plan order."""
+        indices = [part.index for part in self.manifest.parts] if part is None else [part]
+        for index in indices:
+            path = self.root / "errors" / part_name(index, "jsonl")
             for line in path.read_bytes().splitlines():
-                yield FailedConversation(**msgspec.json.decode(line, type=dict[str, str | int]))  # type: ignore[arg-type]
+                yield FailedConversation(**msgspec.json.decode(line, type=_FailureFields))
 
     def read_part(self, index: int) -> Iterator[RenderedConversation]:
         """The conversations of one part with their tokens, by row groups."""

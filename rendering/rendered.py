@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,6 +15,17 @@ if TYPE_CHECKING:
 
 NO_MESSAGE = -1
 TEMPLATE_SOURCE = "template"
+
+
+class MessageFlag(StrEnum):
+    """What a reader should know about a message."""
+
+    CONTROL_TOKENS = "control_tokens_in_content"  # its text holds ids such as <|im_start|>
+    NO_STOP_RENDERED = "no_stop_rendered"  # nothing that ends the turn was printed
+    PROMPT_DIFFERS = "prompt_differs"  # its turn opens otherwise than the generation prompt
+    HEADER_STRADDLED = "header_straddled"  # one token holds the end of the prompt and the first of the answer
+    UNTRACKED = "untracked_characters"  # the template used an operation that loses origins
+    DROPPED = "dropped_characters"  # the template left out some of its text
 
 
 class MessageFacts(NamedTuple):
@@ -46,6 +58,7 @@ class RenderedTokens:
         source_codes: int16, indices into `sources`.
         sources: Field path roots that occur.
         messages: One entry per message of the conversation, rendered or not.
+        n_untracked_characters: Characters of unknown origin that no message wrote.
     """
 
     token_ids: NDArray[np.int32]
@@ -55,6 +68,7 @@ class RenderedTokens:
     source_codes: NDArray[np.int16]
     sources: tuple[str, ...]
     messages: tuple[MessageFacts, ...]
+    n_untracked_characters: int = 0
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -97,6 +111,7 @@ class FailedConversation(NamedTuple):
         path: JSON path inside the record.
         reason: What was found and what was expected.
         hint: What the user can do next.
+        is_known: The run that wrote the input listed it already.
     """
 
     conversation_id: str
@@ -105,6 +120,7 @@ class FailedConversation(NamedTuple):
     path: str
     reason: str
     hint: str = ""
+    is_known: bool = False
 
     def error(self) -> ConversationError:
         """The same as an exception, with its place."""

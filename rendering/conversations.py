@@ -1,0 +1,143 @@
+"""Conversation records: one JSON object a line, checked where it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from tokscore.rendering.errors import ConversationError
+
+_ROLES = "system, user, assistant or tool"
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One conversation as a chat template takes it.
+
+    Attributes:
+        messages: OpenAI-style message objects.
+        tools: Tool definitions, None without.
+        template_kwargs: The record's own `chat_template_kwargs`.
+        metadata: The record's metadata as JSON text, None without.
+    """
+
+    messages: Sequence[Mapping[str, Any]]  # Any: JSON values
+    tools: Sequence[Mapping[str, Any]] | None = None  # Any: JSON values
+    template_kwargs: Mapping[str, Any] | None = None  # Any: JSON values
+    metadata: str | None = None
+
+
+def parse_conversation(line: bytes) -> Conversation:
+    """The conversation in one line.
+
+    Raises:
+        ConversationError: With the JSON path, what was found and what was expected.
+    """
+    try:
+        record = msgspec.json.decode(line)
+    except UnicodeDecodeError as error:
+        raise ConversationError(f"is not UTF-8: byte {error.start} of the line is damaged.") from error
+    except RecursionError:
+        raise ConversationError("is nested too deeply.") from None
+    except msgspec.DecodeError as error:
+        raise ConversationError(
+            f"is not JSON: {error}; expected one JSON object a line.",
+            hint="Mend the line, or drop such lines with --on-error skip.",
+        ) from error
+    if not isinstance(record, dict):
+        raise ConversationError(f"is {_kind(record)}; expected an object with messages.")
+    metadata = record.get("metadata")
+    return Conversation(
+        messages=_messages(record),
+        tools=_objects(record.get("tools"), "$.tools"),
+        template_kwargs=_object(record.get("chat_template_kwargs"), "$.chat_template_kwargs"),
+        metadata=None if metadata is None else msgspec.json.encode(metadata).decode(),
+    )
+
+
+def _messages(record: dict[str, Any]) -> list[dict[str, Any]]:
+    if "messages" not in record:
+        found = ", ".join(sorted(record)[:8]) or "nothing"
+        raise ConversationError(
+            f"is missing; expected a list of messages, found the keys {found}.",
+            path="$.messages",
+            hint='tokscore reads OpenAI-style records: {"messages": [{"role": "user", "content": "…"}]}.',
+        )
+    messages = record["messages"]
+    if not isinstance(messages, list) or not messages:
+        found = "empty" if messages == [] else _kind(messages)
+        raise ConversationError(f"is {found}; expected a list with at least one message.", path="$.messages")
+    for i, message in enumerate(messages):
+        _check_message(message, f"$.messages[{i}]")
+    return messages
+
+
+def _check_message(message: object, path: str) -> None:
+    if not isinstance(message, dict):
+        raise ConversationError(f"is {_kind(message)}; expected an object with role and content.", path=path)
+    if "role" not in message:
+        raise ConversationError(f"is missing; expected {_ROLES}.", path=f"{path}.role")
+    if not isinstance(message["role"], str):
+        raise ConversationError(
+            f"is {_shown(message['role'])}; expected a string: {_ROLES}.", path=f"{path}.role"
+        )
+    content = message.get("content")
+    if content is not None and not isinstance(content, (str, list)):
+        raise ConversationError(
+            f"is {_kind(content)}; expected a string, a list of parts or null.", path=f"{path}.content"
+        )
+    calls = _objects(message.get("tool_calls"), f"{path}.tool_calls")
+    for i, call in enumerate(calls or ()):
+        function = call.get("function", call)
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise ConversationError(
+                'has no name; expected {"function": {"name": "…", "arguments": …}}.',
+                path=f"{path}.tool_calls[{i}]",
+            )
+
+
+def _object(value: object, path: str) -> dict[str, Any] | None:
+    if value is None or isinstance(value, dict):
+        return value
+    raise ConversationError(f"is {_kind(value)}; expected an object.", path=path)
+
+
+def _objects(value: object, path: str) -> list[dict[str, Any]] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise ConversationError(f"is {_kind(value)}; expected a list of objects.", path=path)
+    for i, item in enumerate(value):
+        if not isinstance(item, dict):
+            raise ConversationError(f"is {_kind(item)}; expected an object.", path=f"{path}[{i}]")
+    return value
+
+
+def _kind(value: object) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a truth value", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _shown(value: object) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 40 else f"{text[:37]}…"
+
+
+def tool_names(messages: Sequence[Mapping[str, Any]]) -> list[str | None]:
+    """Name of the tool each tool result came from, None for other messages."""
+    called: dict[str, str] = {}
+    names: list[str | None] = []
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            identifier = call.get("id")
+            if isinstance(identifier, str):
+                called[identifier] = str(call.get("function", call)["name"])
+        name = None
+        if message["role"] == "tool":
+            given = message.get("name")
+            name = given if isinstance(given, str) else called.get(str(message.get("tool_call_id")))
+        names.append(name)
+    return names

@@ -1,0 +1,121 @@
+"""`json.dumps` for tracked values: strings keep their runs, punctuation belongs to its container."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from tokscore.rendering.provenance import (
+    SYNTAX,
+    Origin,
+    Run,
+    TrackedBool,
+    TrackedStr,
+    concat,
+    origin_of,
+    plain,
+    syntax,
+    track,
+)
+
+_ESCAPED = re.compile(r'["\\\x00-\x1f]')
+_ESCAPED_ASCII = re.compile(r'["\\\x00-\x1f]|[^\x00-\x7f]')
+
+
+def dumps(
+    value: Any,  # Any: whatever a template passes
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> TrackedStr:
+    """The text of `json.dumps` with the same arguments, attributed character by character.
+
+    Raises:
+        TypeError: `value` holds something that JSON has no form for.
+    """
+    writer = _Writer(ensure_ascii, indent, separators, sort_keys)
+    return writer.write(value, 0, origin_of(value))
+
+
+class _Writer:
+    def __init__(
+        self,
+        ensure_ascii: bool,
+        indent: int | str | None,
+        separators: tuple[str, str] | None,
+        sort_keys: bool,
+    ) -> None:
+        self.ensure_ascii = ensure_ascii
+        self.indent = " " * indent if isinstance(indent, int) else indent
+        self.comma, self.colon = separators or ((", ", ": ") if indent is None else (",", ": "))
+        self.sort_keys = sort_keys
+
+    def write(self, value: Any, depth: int, inherited: Origin | None) -> TrackedStr:  # Any: JSON values
+        if isinstance(value, str):
+            return self.string(track(value))
+        origin = origin_of(value) or inherited
+        if isinstance(value, TrackedBool):
+            return syntax("true" if value else "false", origin)
+        if value is None or isinstance(value, (bool, int, float)):
+            return syntax(json.dumps(value), origin)
+        newline = end = ""
+        if self.indent is not None:
+            newline, end = "\n" + self.indent * (depth + 1), "\n" + self.indent * depth
+        comma = syntax(self.comma + newline, origin)
+        if isinstance(value, dict):
+            items = sorted(value.items()) if self.sort_keys else value.items()
+            parts = [self.member(key, item, depth, origin) for key, item in items]
+            opening, closing = "{", "}"
+        elif isinstance(value, (list, tuple)):
+            parts = [self.write(item, depth + 1, origin) for item in value]
+            opening, closing = "[", "]"
+        else:
+            raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+        if not parts:
+            return syntax(opening + closing, origin)
+        return concat((syntax(opening + newline, origin), comma.join(parts), syntax(end + closing, origin)))
+
+    def member(
+        self, key: Any, item: Any, depth: int, inherited: Origin | None
+    ) -> TrackedStr:  # Any: JSON values
+        if isinstance(key, str):
+            name = self.string(track(key))
+        elif key is None or isinstance(key, (bool, int, float)):
+            text = json.dumps(key) if not isinstance(key, TrackedBool) else str(key).lower()
+            name = syntax(f'"{text}"', origin_of(key) or inherited)
+        else:
+            raise TypeError(f"keys must be str, int, float, bool or None, not {type(key).__name__}")
+        origin = origin_of(key) or inherited
+        return concat((name, syntax(self.colon, origin), self.write(item, depth + 1, origin)))
+
+    def string(self, text: TrackedStr) -> TrackedStr:
+        """The JSON string; its quotes belong to the first and last character's origin."""
+        runs = text._runs
+        if not runs:
+            origin = origin_of(text)
+            return syntax('""', origin)
+        first, last = runs[0], runs[-1]
+        quoted: list[Run] = [Run(1, first.origin, SYNTAX, first.writer, first.generated)]
+        position, raw = 0, plain(text)
+        for run in runs:
+            quoted += self.escaped_runs(raw[position : position + run.length], run)
+            position += run.length
+        quoted.append(Run(1, last.origin, SYNTAX, last.writer, last.generated))
+        return TrackedStr(json.dumps(raw, ensure_ascii=self.ensure_ascii), tuple(quoted))
+
+    def escaped_runs(self, raw: str, run: Run) -> list[Run]:
+        pattern = _ESCAPED_ASCII if self.ensure_ascii else _ESCAPED
+        runs, position = [], 0
+        for match in pattern.finditer(raw):
+            if match.start() > position:
+                runs.append(run.part(position, match.start() - position))
+            position = match.end()
+            escape = len(json.dumps(match[0], ensure_ascii=self.ensure_ascii)) - 2
+            runs.append(run.part(match.start(), 1))
+            if escape > 1:
+                runs.append(Run(escape - 1, run.origin, SYNTAX, run.writer, run.generated))
+        if position < len(raw):
+            runs.append(run.part(position, len(raw) - position))
+        return runs

@@ -1,0 +1,204 @@
+"""A tokenizer that gives ids with character offsets, tested when it is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tokscore.rendering.errors import InputError
+from tokscore.rendering.manifest import TokenizerIdentity
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_PROBE = "Hello, world: 3 plus 4 makes 7."
+_COMMIT = re.compile(r"snapshots/([0-9a-f]{40})")
+
+
+class Encoding(NamedTuple):
+    """Ids of a text and the characters each stands for.
+
+    Attributes:
+        token_ids: int32, shape [tokens].
+        starts: int64, first character of each token.
+        stops: int64, one past the last; equal to `starts` for a token that stands for no character.
+    """
+
+    token_ids: NDArray[np.int32]
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+
+
+class ChatTokenizer:
+    """A fast Hugging Face tokenizer with its chat template.
+
+    Attributes:
+        name: Base name of the model directory, or the hub id.
+        hf: The transformers tokenizer.
+        template: Chat template given by the user, None to take the tokenizer's own.
+        eos_ids: Ids that end a turn, from the tokenizer and the generation config.
+        special_ids: Ids of control tokens.
+    """
+
+    def __init__(self, model: str, *, revision: str | None = None, template: str | None = None) -> None:
+        """Load the tokenizer of `model`.
+
+        Args:
+            model: Directory or hub id.
+            revision: Branch, tag or commit on the hub.
+            template: Jinja source that replaces the tokenizer's own chat template.
+
+        Raises:
+            InputError: No such model, no fast tokenizer, or its offsets are unusable.
+        """
+        self.name = model_name(model)
+        self.hf: Any = _load(model, revision)  # Any: transformers has no usable types
+        self.template = template
+        if not self.hf.is_fast:
+            raise InputError(
+                f"{model} has no fast tokenizer (tokenizer.json); tokscore needs one for character offsets."
+            )
+        self._backend = self.hf.backend_tokenizer
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        added = self.hf.added_tokens_decoder
+        self.special_ids = frozenset(self.hf.all_special_ids) | {
+            i for i, token in added.items() if token.special
+        }
+        self.eos_ids = _eos_ids(model, revision, self.hf)
+        self._revision = revision_of(model, self.hf.name_or_path) or revision
+        self._check_offsets()
+
+    def _check_offsets(self) -> None:
+        encoding = self.encode(_PROBE)
+        covered = encoding.stops > encoding.starts
+        if not len(covered) or covered.mean() < 0.5 or encoding.stops.max() < len(_PROBE) - 1:
+            raise InputError(
+                f"the tokenizer of {self.name} gives no usable character offsets: for {_PROBE!r} "
+                f"{int((~covered).sum())} of {len(covered)} tokens stand for no character. "
+                "Save it again with a current version of transformers."
+            )
+
+    def encode(self, text: str) -> Encoding:
+        """Ids of `text` as it is, without added special tokens.
+
+        Raises:
+            UnicodeEncodeError: `text` holds lone surrogates.
+        """
+        encoded = self._backend.encode(text, add_special_tokens=False)
+        offsets = np.array(encoded.offsets, np.int64).reshape(-1, 2)
+        return Encoding(np.array(encoded.ids, np.int32), offsets[:, 0], offsets[:, 1])
+
+    def chat_template(self, *, has_tools: bool) -> str:
+        """The template that transformers would take.
+
+        Raises:
+            InputError: There is none.
+        """
+        if self.template is not None:
+            return self.template
+        try:
+            return str(self.hf.get_chat_template(tools=[] if has_tools else None))
+        except ValueError as error:
+            raise InputError(
+                f"{self.name} has no chat template; give one with --template FILE (examples/ has one)."
+            ) from error
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Special tokens by the names that templates use."""
+        return dict(self.hf.special_tokens_map)
+
+    def identity(self) -> TokenizerIdentity:
+        """What it is, by content."""
+        digest = hashlib.sha256(self._backend.to_str().encode())
+        digest.update(json.dumps(self.variables, sort_keys=True, default=str).encode())
+        templates = [self.chat_template(has_tools=has_tools) for has_tools in (False, True)]
+        return TokenizerIdentity(
+            name=self.name,
+            revision=self._revision,
+            sha256=digest.hexdigest(),
+            template_sha256=hashlib.sha256("\0".join(dict.fromkeys(templates)).encode()).hexdigest(),
+            vocab_size=len(self.hf),
+        )
+
+    def backend_config(self) -> dict[str, Any]:  # Any: JSON values
+        """The serialised tokenizer."""
+        config: dict[str, Any] = json.loads(self._backend.to_str())
+        return config
+
+
+def model_name(model: str) -> str:
+    """Base name of a model directory, or the hub id as it is."""
+    return Path(model).resolve().name if Path(model).is_dir() else model
+
+
+def revision_of(model: str, loaded_from: str) -> str | None:
+    """Commit of a hub snapshot, read from its path in the cache."""
+    for path in (model, loaded_from):
+        if match := _COMMIT.search(os.path.realpath(path)):
+            return match[1]
+    return None
+
+
+def check_model_exists(model: str) -> None:
+    """Refuse a name that can be neither a model directory nor a hub id.
+
+    Raises:
+        InputError: With what was found.
+    """
+    path = Path(model)
+    if path.is_file():
+        raise InputError(f"{model} is a file; expected a model directory or a hub id.")
+    if path.is_dir():
+        return
+    if (
+        model.count("/") > 1
+        or model.startswith((".", "/", "~"))
+        or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model)
+    ):
+        raise InputError(f"{model} does not exist; expected a model directory or a hub id such as org/name.")
+
+
+def _load(model: str, revision: str | None) -> Any:  # Any: transformers has no usable types
+    check_model_exists(model)
+    from transformers import AutoTokenizer
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    try:
+        return AutoTokenizer.from_pretrained(model, revision=revision or "main")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        kind = (
+            "holds no tokenizer"
+            if Path(model).is_dir()
+            else "is no directory here and was not found on the hub"
+        )
+        raise InputError(f"{model} {kind}: {reason}") from error
+
+
+def _eos_ids(model: str, revision: str | None, tokenizer: Any) -> frozenset[int]:
+    ids = {tokenizer.eos_token_id}
+    path = Path(model) / "generation_config.json"
+    if not path.is_file() and not Path(model).is_dir():
+        from transformers.utils import cached_file
+
+        found = cached_file(
+            model,
+            "generation_config.json",
+            revision=revision or "main",
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+        path = Path(found) if found else path
+    if path.is_file():
+        declared = json.loads(path.read_text("utf-8")).get("eos_token_id")
+        ids |= set(declared) if isinstance(declared, list) else {declared}
+    return frozenset(int(i) for i in ids if i is not None)
