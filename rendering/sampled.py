@@ -240,8 +240,8 @@ def _find_turn(runs: RunTable, message: int) -> _Turn | None:
 class _Header(NamedTuple):
     """How much of a turn the generation prompt supplied.
 
-    `n_tokens` are whole tokens of it; `is_whole` says that all its text is there, perhaps in other tokens, and
-    then `stop` is the character behind it.
+    `n_tokens` are whole tokens of it; `is_whole` says that all its text is there, perhaps in other tokens,
+    and then `stop` is the character behind it.
     """
 
     n_tokens: int

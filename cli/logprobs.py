@@ -1,0 +1,84 @@
+"""`tokscore logprobs`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from tokscore.cli import options
+from tokscore.cli.inputs import open_conversations, print_plan
+from tokscore.cli.options import Format
+from tokscore.cli.output import ProgressLine, note
+from tokscore.cli.stats import print_stats
+
+EPILOG = """Examples:
+
+\b
+  tokscore logprobs tokens -m ./smollm2 -o scores
+  tokscore logprobs rollouts.jsonl -m Qwen/Qwen3-8B -o scores --engine vllm --on-error skip
+"""
+
+
+def logprobs(
+    inputs: options.InputsOrDataset,
+    model: options.Model,
+    out: options.Out,
+    engine: Annotated[
+        options.EngineChoice,
+        options.option("--engine", help="vllm, transformers, or whichever of them can run here (auto)."),
+    ] = options.EngineChoice.AUTO,
+    top_k: Annotated[
+        int, options.option("--top-k", metavar="K", min=0, help="Most likely ids to keep at every position.")
+    ] = 20,
+    dtype: Annotated[
+        options.DtypeChoice, options.option("--dtype", help="Type to compute in; auto is the model's own.")
+    ] = options.DtypeChoice.AUTO,
+    temperature: Annotated[
+        float, options.option("--temperature", metavar="T", help="Divide the logits by T before the softmax.")
+    ] = 1.0,
+    template: options.Template = None,
+    template_kwargs: options.TemplateKwargs = None,
+    add_generation_prompt: options.GenerationPrompt = False,
+    verify: options.VerifyOption = options.VerifyChoice.SAMPLE,
+    on_error: options.OnErrorOption = options.OnErrorChoice.FAIL,
+    revision: options.Revision = None,
+    form: options.FormatOption = Format.TABLE,
+    by: options.Group = options.GroupBy.ROLE,
+    dry_run: options.DryRun = False,
+) -> None:
+    """Score every token of conversations, or of a token dataset, with a model.
+
+    Writes a score dataset: the token table with logprob, rank, entropy and the most likely ids of every
+    position. Running it again goes on where it stopped.
+    """
+    from tokscore.rendering.run import OnError
+    from tokscore.scoring import plan_engine, score
+
+    source = open_conversations(
+        inputs, model, template, template_kwargs, add_generation_prompt, verify, revision, allow_dataset=True
+    )
+    spec = plan_engine(model, engine=engine.value, top_k=top_k, dtype=dtype.value, temperature=temperature)
+    if dry_run:
+        print_plan(source, form)
+        return
+    identity = spec.identity
+    note(f"scoring with {identity.name}: {identity.engine} ({identity.engine_version}), {identity.dtype}")
+    with ProgressLine("scoring", None, "tokens") as line:
+        summary = score(
+            source,
+            out,
+            spec,
+            on_error=OnError(on_error.value),
+            progress=lambda done, total: line.update(done, done, total),
+        )
+    if summary.n_parts_skipped:
+        note(f"{summary.n_parts_skipped} of {summary.n_parts} parts were done already.")
+    if summary.n_failed:
+        note(f"{summary.n_failed} conversations failed; they are listed in {out / 'errors'}.")
+    if summary.n_tokens:
+        rate = summary.n_tokens / max(summary.engine_s, 1e-9)
+        note(
+            f"{summary.n_tokens:,} tokens: {summary.engine_s:.1f} s in the engine ({rate:,.0f} tokens/s), "
+            f"{summary.load_s:.1f} s to load it, {summary.other_s:.1f} s outside."
+        )
+    print_stats(out, by.value, form)
+    note(f"wrote {out}")

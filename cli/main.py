@@ -1,0 +1,74 @@
+"""The `tokscore` command."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from tokscore.cli import diff, logprobs, render, stats
+
+EPILOG = """Examples:
+
+\b
+  tokscore render conversations.jsonl -m Qwen/Qwen3-8B -o tokens
+  tokscore logprobs tokens -m Qwen/Qwen3-8B -o scores
+"""
+
+app = typer.Typer(
+    name="tokscore",
+    epilog=EPILOG,
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"auto_envvar_prefix": "TOKSCORE", "help_option_names": ["-h", "--help"]},
+)
+app.command("render", epilog=render.EPILOG)(render.render)
+app.command("logprobs", epilog=logprobs.EPILOG)(logprobs.logprobs)
+app.command("diff", epilog=diff.EPILOG)(diff.diff)
+app.command("stats", epilog=stats.EPILOG)(stats.stats)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(version("tokscore"))
+        raise typer.Exit
+
+
+@app.callback()
+def tokscore(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Score saved conversations offline: exact tokens, who said them, how likely they are, how models differ.
+
+    Every option can also be set as TOKSCORE_COMMAND_OPTION, for example TOKSCORE_LOGPROBS_TOP_K.
+    """
+
+
+def main() -> None:
+    """Run the command line and exit; expected failures end without a traceback."""
+    from tokscore.rendering.errors import ExitCode, TokscoreError
+
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    try:
+        app()
+    except TokscoreError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("interrupted; finished parts are kept, the same command goes on from there.", file=sys.stderr)
+        sys.exit(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(ExitCode.FAILED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Options that several commands share; the same name means the same everywhere."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def option(*names: str, **settings: Any) -> Any:  # Any: passed through to typer
+    """An option whose environment variable is not repeated in every line of the help."""
+    return typer.Option(*names, show_envvar=False, **settings)
+
+
+class Format(StrEnum):
+    """How tables are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+class OnErrorChoice(StrEnum):
+    """What one bad conversation does to a run."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+class VerifyChoice(StrEnum):
+    """How much of the rendering is compared with transformers."""
+
+    SAMPLE = "sample"
+    FULL = "full"
+    OFF = "off"
+
+
+class GroupBy(StrEnum):
+    """Token columns that make the rows of a report."""
+
+    ROLE = "role"
+    MESSAGE_INDEX = "message_index"
+    SOURCE = "source"
+    IS_CONTENT = "is_content"
+    IS_SAMPLED = "is_sampled"
+
+
+class EngineChoice(StrEnum):
+    """What computes the logprobs."""
+
+    AUTO = "auto"
+    VLLM = "vllm"
+    TRANSFORMERS = "transformers"
+
+
+class DtypeChoice(StrEnum):
+    """Type a model computes in."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+class By(StrEnum):
+    """What the rows of a summary stand for."""
+
+    ROLE = "role"
+    MESSAGE = "message"
+
+
+Inputs = Annotated[
+    list[str],
+    typer.Argument(metavar="INPUT", help="JSONL files of conversations, or - for standard input."),
+]
+InputsOrDataset = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="INPUT", help="JSONL files of conversations, - for standard input, or one token dataset."
+    ),
+]
+Model = Annotated[
+    str,
+    option("--model", "-m", metavar="MODEL", help="Model directory or hub id.", show_default=False),
+]
+Out = Annotated[
+    Path,
+    option("--out", "-o", metavar="DIR", help="Directory of the dataset to write.", show_default=False),
+]
+Template = Annotated[
+    Path | None,
+    option("--template", metavar="FILE", help="Chat template to use instead of the model's own."),
+]
+TemplateKwargs = Annotated[
+    str | None,
+    option(
+        "--template-kwargs",
+        metavar="JSON",
+        help="Variables for the template: '{\"enable_thinking\": false}'.",
+    ),
+]
+GenerationPrompt = Annotated[
+    bool,
+    option("--add-generation-prompt", help="End each conversation with the opener of the next answer."),
+]
+VerifyOption = Annotated[
+    VerifyChoice,
+    option(
+        "--verify",
+        help="Compare with transformers: all texts and a sample of ids, all ids (full), or nothing (off).",
+    ),
+]
+OnErrorOption = Annotated[
+    OnErrorChoice,
+    option("--on-error", help="End at the first bad conversation, or list it in errors/ and go on."),
+]
+Revision = Annotated[
+    str | None, option("--revision", metavar="REV", help="Branch, tag or commit on the hub.")
+]
+FormatOption = Annotated[
+    Format, option("--format", envvar="TOKSCORE_FORMAT", help="How to print the result.")
+]
+DryRun = Annotated[bool, option("--dry-run", help="Print the plan and its size, and write nothing.")]
+ByOption = Annotated[
+    By | None,
+    option("--by", help="Print one row a role or one a message; both, shortened, if left out."),
+]
+Group = Annotated[GroupBy, option("--by", help="What the rows stand for.")]

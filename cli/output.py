@@ -1,0 +1,143 @@
+"""Printing: results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from tokscore.cli.options import Format
+
+Cell = str | int | float | bool | None
+_LINE_EVERY_S = 30.0
+_PLAIN_WIDTH = 200
+
+
+class Column(NamedTuple):
+    """One column of a printed table.
+
+    Attributes:
+        key: Name in JSON and CSV.
+        title: Heading in a table.
+        digits: Decimals of numbers that are no whole numbers.
+    """
+
+    key: str
+    title: str
+    digits: int = 4
+
+
+def note(text: str) -> None:
+    """A line for people, on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_rows(
+    columns: Sequence[Column], rows: Sequence[Mapping[str, object]], form: Format, *, title: str | None = None
+) -> None:
+    """Print one result table on standard output.
+
+    Args:
+        columns: What to show, in order.
+        rows: Values by column key; further keys are printed in JSON only.
+        form: Table, JSON (a list of objects) or CSV.
+        title: Heading of a table.
+    """
+    if form is Format.JSON:
+        print_json(list(rows))
+    elif form is Format.CSV:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow([column.key for column in columns])
+        writer.writerows(
+            [["" if row[column.key] is None else row[column.key] for column in columns] for row in rows]
+        )
+    else:
+        _print_table(columns, rows, title)
+
+
+def print_json(value: Any) -> None:  # Any: JSON values
+    """Print JSON on standard output; there are no NaN or infinite numbers in it."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _print_table(columns: Sequence[Column], rows: Sequence[Mapping[str, object]], title: str | None) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH, highlight=False)
+    table = Table(title=None if title is None else Text(title), title_justify="left", box=box.SIMPLE_HEAD)
+    for column in columns:
+        is_text = any(isinstance(row[column.key], str) for row in rows)
+        table.add_column(Text(column.title), justify="left" if is_text else "right", no_wrap=is_text)
+    for row in rows:
+        table.add_row(*(Text(_shown(row[column.key], column.digits)) for column in columns))
+    console.print(table)
+
+
+def _shown(value: object, digits: int) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.{digits}f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+class ProgressLine:
+    """Progress on standard error: a bar on a terminal, otherwise one plain line every 30 s."""
+
+    def __init__(self, label: str, total: int | None, unit: str) -> None:
+        self._label = label
+        self._unit = unit
+        self._total = total
+        self._started = self._shown = time.monotonic()
+        self._bar: Any = None  # Any: rich is imported only on a terminal
+        self._task: Any = None
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[text]}"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+            )
+            self._bar.start()
+            self._task = self._bar.add_task(self._label, total=self._total, text="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, done: int, n_tokens: int, total: int | None = None) -> None:
+        """Show `done` of the total, and tokens a second.
+
+        Args:
+            done: In the unit of this line.
+            n_tokens: Tokens so far.
+            total: Replaces the total, where it becomes known only now.
+        """
+        self._total = self._total if total is None else total
+        now = time.monotonic()
+        rate = n_tokens / max(now - self._started, 1e-9)
+        of = "" if self._total is None else f"/{self._total:,}"
+        text = f"{done:,}{of} {self._unit}, {rate:,.0f} tokens/s"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=self._total, text=text)
+        elif now - self._shown >= _LINE_EVERY_S:
+            self._shown = now
+            note(f"{self._label}: {text}")

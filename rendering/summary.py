@@ -1,0 +1,105 @@
+"""Counts of a finished dataset, from its small tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import polars as pl
+import pyarrow.parquet as pq
+
+from tokscore.rendering.dataset import Dataset
+
+TEMPLATE_ROLE = "(template)"
+
+
+class RoleCounts(NamedTuple):
+    """Tokens of all messages of one role.
+
+    Attributes:
+        role: The role, or `(template)` for tokens of no message.
+        n_messages: Messages of that role, those without tokens included.
+        n_tokens: Their tokens.
+        mean_tokens: Tokens a message, None without messages.
+        max_tokens: Longest message, None without messages.
+        n_sampled: Generated tokens, of the messages where that can be told.
+        n_unknown: Messages where it cannot.
+        n_content: Tokens with some character of a message body.
+    """
+
+    role: str
+    n_messages: int
+    n_tokens: int
+    mean_tokens: float | None
+    max_tokens: int | None
+    n_sampled: int
+    n_unknown: int
+    n_content: int
+
+
+class MessageCounts(NamedTuple):
+    """Tokens of one message.
+
+    Attributes:
+        conversation_id: Its conversation.
+        message_index: Its place there.
+        role: Its role.
+        n_tokens: Its tokens.
+        n_sampled: Generated tokens, None where that cannot be told.
+        n_content: Tokens with some character of its body.
+        n_dropped_characters: Characters of its body that the template left out.
+        flags: What else a reader should know.
+    """
+
+    conversation_id: str
+    message_index: int
+    role: str
+    n_tokens: int
+    n_sampled: int | None
+    n_content: int
+    n_dropped_characters: int
+    flags: tuple[str, ...]
+
+
+def role_counts(dataset: Dataset) -> list[RoleCounts]:
+    """One entry per role in the order of first appearance, then the template."""
+    messages = (
+        pl.scan_parquet(dataset.files("messages"))
+        .group_by("role", maintain_order=True)
+        .agg(
+            n_messages=pl.len(),
+            n_tokens=pl.col("n_tokens").sum(),
+            mean_tokens=pl.col("n_tokens").mean(),
+            max_tokens=pl.col("n_tokens").max(),
+            n_sampled=pl.col("n_sampled").sum(),
+            n_unknown=pl.col("n_sampled").is_null().sum(),
+            n_content=pl.col("n_content").sum(),
+        )
+        .collect()
+    )
+    conversations = pl.scan_parquet(dataset.files("conversations"))
+    template = conversations.select(pl.col("n_template").sum()).collect().item()
+    counts = [RoleCounts(**row) for row in messages.iter_rows(named=True)]
+    return [*counts, RoleCounts(TEMPLATE_ROLE, 0, template, None, None, 0, 0, 0)]
+
+
+def message_counts_of(dataset: Dataset) -> Iterator[MessageCounts]:
+    """One entry per message, in input order."""
+    columns = list(MessageCounts._fields)
+    for path in dataset.files("messages"):
+        for batch in pq.ParquetFile(path).iter_batches(columns=columns):
+            for row in batch.to_pylist():
+                yield MessageCounts(**{**row, "flags": tuple(row["flags"])})
+
+
+def flag_counts(dataset: Dataset) -> dict[str, int]:
+    """Number of messages that carry each flag."""
+    frame = (
+        pl.scan_parquet(dataset.files("messages"))
+        .select(pl.col("flags").explode(empty_as_null=False))
+        .group_by("flags")
+        .len()
+        .sort("flags")
+        .collect()
+    )
+    return {flag: n for flag, n in frame.iter_rows() if flag is not None}
