@@ -74,7 +74,7 @@ def diff(
 def _print_report(report: DiffReport, form: Format) -> None:
     from tokscore.analytics import group_label
 
-    named = [(group_label(row.group), row) for row in report.groups]
+    named = [(group_label(row.group, report.by), row) for row in report.groups]
     named.append(("(all)", report.total))
     if form is Format.CSV:
         print_rows([Column(key, key) for key in _CSV_COLUMNS], [_flat(*item) for item in named], form)

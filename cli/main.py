@@ -58,7 +58,7 @@ def main() -> None:
 
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
-        app()
+        app(prog_name="tokscore")
     except TokscoreError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -51,7 +51,7 @@ def print_stats(dataset: Path, by: str, form: Format) -> None:
     if form is Format.JSON:
         print_json(report.to_dict())
         return
-    named = [*((group_label(row.group), row) for row in report.groups), ("(all)", report.total)]
+    named = [*((group_label(row.group, report.by), row) for row in report.groups), ("(all)", report.total)]
     rows = [{**row.to_dict(), "group": label} for label, row in named]
     columns = (Column("group", by), *_COUNTS, *(_SCORES if report.n_unscored is not None else ()))
     print_rows(columns, rows, form)

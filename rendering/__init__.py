@@ -1,4 +1,12 @@
-"""Conversations to attributed tokens."""
+"""Conversations to attributed tokens.
+
+`open_source` plans input files, `render` writes their token dataset, `Renderer` renders single conversations.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from tokscore.rendering.errors import (
     ConversationError,
@@ -8,4 +16,45 @@ from tokscore.rendering.errors import (
     UsageError,
 )
 
-__all__ = ["ConversationError", "EngineError", "InputError", "TokscoreError", "UsageError"]
+if TYPE_CHECKING:
+    from tokscore.rendering.conversations import Conversation, parse_conversation
+    from tokscore.rendering.dataset import Dataset
+    from tokscore.rendering.rendered import RenderedTokens
+    from tokscore.rendering.renderer import Renderer
+    from tokscore.rendering.run import render
+    from tokscore.rendering.source import open_source
+    from tokscore.rendering.tokenizer import ChatTokenizer
+
+# Loaded when first asked for: they import pyarrow or jinja2, which `tokscore --help` does not need.
+_LAZY = {
+    "ChatTokenizer": "tokenizer",
+    "Conversation": "conversations",
+    "Dataset": "dataset",
+    "RenderedTokens": "rendered",
+    "Renderer": "renderer",
+    "open_source": "source",
+    "parse_conversation": "conversations",
+    "render": "run",
+}
+
+__all__ = [
+    "ChatTokenizer",
+    "Conversation",
+    "ConversationError",
+    "Dataset",
+    "EngineError",
+    "InputError",
+    "RenderedTokens",
+    "Renderer",
+    "TokscoreError",
+    "UsageError",
+    "open_source",
+    "parse_conversation",
+    "render",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

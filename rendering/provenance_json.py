@@ -54,7 +54,7 @@ class _Writer:
 
     def write(self, value: Any, depth: int, inherited: Origin | None) -> TrackedStr:  # Any: JSON values
         if isinstance(value, str):
-            return self.string(track(value))
+            return self.string(track(value), inherited)
         origin = origin_of(value) or inherited
         if isinstance(value, TrackedBool):
             return syntax("true" if value else "false", origin)
@@ -81,7 +81,7 @@ class _Writer:
         self, key: Any, item: Any, depth: int, inherited: Origin | None
     ) -> TrackedStr:  # Any: JSON values
         if isinstance(key, str):
-            name = self.string(track(key))
+            name = self.string(track(key), inherited)
         elif key is None or isinstance(key, (bool, int, float)):
             text = json.dumps(key) if not isinstance(key, TrackedBool) else str(key).lower()
             name = syntax(f'"{text}"', origin_of(key) or inherited)
@@ -90,12 +90,11 @@ class _Writer:
         origin = origin_of(key) or inherited
         return concat((name, syntax(self.colon, origin), self.write(item, depth + 1, origin)))
 
-    def string(self, text: TrackedStr) -> TrackedStr:
-        """The JSON string; its quotes belong to the first and last character's origin."""
+    def string(self, text: TrackedStr, inherited: Origin | None) -> TrackedStr:
+        """The JSON string; its quotes belong to its first and last character's origin, or its container."""
         runs = text._runs
         if not runs:
-            origin = origin_of(text)
-            return syntax('""', origin)
+            return syntax('""', inherited)
         first, last = runs[0], runs[-1]
         quoted: list[Run] = [Run(1, first.origin, SYNTAX, first.writer, first.generated)]
         position, raw = 0, plain(text)

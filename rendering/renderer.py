@@ -87,6 +87,8 @@ class Renderer:
         """
         try:
             return self._render(conversation, number)
+        except RecursionError:
+            raise ConversationError("is nested too deeply to render.") from None
         except UnicodeEncodeError as error:
             bad = error.object[error.start : error.end]
             raise ConversationError(

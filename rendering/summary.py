@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 
 from tokscore.rendering.dataset import Dataset
 
-TEMPLATE_ROLE = "(template)"
+NO_MESSAGE_LABEL = "(no message)"
 
 
 class RoleCounts(NamedTuple):
     """Tokens of all messages of one role.
 
     Attributes:
-        role: The role, or `(template)` for tokens of no message.
+        role: The role, or `(no message)` for tokens of the template alone.
         n_messages: Messages of that role, those without tokens included.
         n_tokens: Their tokens.
         mean_tokens: Tokens a message, None without messages.
@@ -62,7 +62,7 @@ class MessageCounts(NamedTuple):
 
 
 def role_counts(dataset: Dataset) -> list[RoleCounts]:
-    """One entry per role in the order of first appearance, then the template."""
+    """One entry per role in the order of first appearance, then tokens of no message."""
     messages = (
         pl.scan_parquet(dataset.files("messages"))
         .group_by("role", maintain_order=True)
@@ -80,7 +80,7 @@ def role_counts(dataset: Dataset) -> list[RoleCounts]:
     conversations = pl.scan_parquet(dataset.files("conversations"))
     template = conversations.select(pl.col("n_template").sum()).collect().item()
     counts = [RoleCounts(**row) for row in messages.iter_rows(named=True)]
-    return [*counts, RoleCounts(TEMPLATE_ROLE, 0, template, None, None, 0, 0, 0)]
+    return [*counts, RoleCounts(NO_MESSAGE_LABEL, 0, template, None, None, 0, 0, 0)]
 
 
 def message_counts_of(dataset: Dataset) -> Iterator[MessageCounts]:

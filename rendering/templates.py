@@ -386,7 +386,8 @@ def render_template(
         variables: Special tokens and template kwargs.
 
     Raises:
-        ConversationError: The template refuses the conversation, or the data is nested too deeply.
+        ConversationError: The template refuses the conversation.
+        RecursionError: The data is nested too deeply.
     """
     try:
         context = {
@@ -402,8 +403,6 @@ def render_template(
         raise ConversationError(f"the chat template does something unsafe: {error.message}") from error
     except jinja2.exceptions.TemplateError as error:
         raise ConversationError(f"the chat template refuses the conversation: {error.message}") from error
-    except RecursionError:
-        raise ConversationError("the conversation is nested too deeply to render.") from None
     except (
         TypeError,
         ValueError,

@@ -91,7 +91,11 @@ class ChatTokenizer:
         Raises:
             UnicodeEncodeError: `text` holds lone surrogates.
         """
-        encoded = self._backend.encode(text, add_special_tokens=False)
+        try:
+            encoded = self._backend.encode(text, add_special_tokens=False)
+        except TypeError:
+            text.encode()  # says where the surrogate is
+            raise
         offsets = np.array(encoded.offsets, np.int64).reshape(-1, 2)
         return Encoding(np.array(encoded.ids, np.int32), offsets[:, 0], offsets[:, 1])
 

@@ -1,0 +1,124 @@
+"""Counts and means of one dataset."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tokscore.analytics import GroupBy, stats
+from tokscore.rendering.errors import InputError
+from tokscore.rendering.tables import DatasetKind
+
+Make = Callable[..., Any]  # fixtures of conftest.py, which tests cannot import
+ROLES = [("system", 0), ("user", 4), ("assistant", 6), ("user", 2)]
+
+
+@pytest.fixture
+def conversations(conversation: Make) -> list[Any]:
+    return [conversation(f"c{index}", ROLES[: 2 + index % 3], seed=index) for index in range(7)]
+
+
+def test_means_match_a_direct_sum(conversations: list[Any], write_dataset: Make) -> None:
+    total = stats(write_dataset(conversations)).total
+    realised = (
+        np.concatenate([c.logprobs[np.arange(len(c.token_ids)), c.token_ids][1:] for c in conversations])
+        .astype(np.float32)
+        .astype(np.float64)
+    )
+    assert total.n_scored == len(realised)
+    assert total.sum_logprob == pytest.approx(math.fsum(realised), abs=1e-12)
+    assert total.mean_logprob == pytest.approx(realised.mean(), abs=1e-12)
+    assert total.perplexity == pytest.approx(np.exp(-realised.mean()), rel=1e-12)
+    entropy = np.concatenate([-(np.exp(c.logprobs) * c.logprobs).sum(axis=1)[1:] for c in conversations])
+    assert total.mean_entropy == pytest.approx(entropy.mean(), abs=1e-6)
+    best = np.concatenate([c.logprobs.argmax(axis=1)[1:] == c.token_ids[1:] for c in conversations])
+    assert total.rank1_share == best.mean()
+
+
+def test_counts_of_a_token_dataset(conversations: list[Any], write_dataset: Make) -> None:
+    report = stats(write_dataset(conversations, kind=DatasetKind.TOKENS, n_failed=2))
+    by_role = {row.group: row for row in report.groups}
+    assert by_role["assistant"].n_tokens == by_role["assistant"].n_sampled == 6 * 4
+    assert by_role["user"].n_messages == 7 + 2
+    assert by_role["user"].tokens_per_message == pytest.approx((7 * 4 + 2 * 2) / 9)
+    assert (by_role[None].n_tokens, by_role[None].n_messages) == (7, None)
+    assert (report.n_conversations, report.n_errors, report.n_unscored) == (7, 2, None)
+    assert report.total.mean_logprob is None
+
+
+def test_coverage_of_a_score_dataset(conversations: list[Any], write_dataset: Make) -> None:
+    report = stats(write_dataset(conversations))
+    assert report.n_unscored == 7
+    assert report.total.n_scored == report.total.n_tokens - 7
+
+
+def test_fault_38_parts_and_their_order_change_no_number(
+    conversations: list[Any], write_dataset: Make
+) -> None:
+    whole = stats(write_dataset(conversations))
+    assert whole == stats(write_dataset(conversations, n_parts=3))
+    assert whole == stats(write_dataset(conversations[::-1], n_parts=2))
+
+
+def test_fault_38_a_short_and_a_long_sequence_in_two_parts(conversation: Make, write_dataset: Make) -> None:
+    ours = [conversation("short", [], seed=1), conversation("long", [("user", 98)], seed=2)]
+    assert [len(scored.token_ids) for scored in ours] == [1, 99]
+    assert stats(write_dataset(ours)) == stats(write_dataset(ours, n_parts=2))
+
+
+def test_fault_39_a_role_without_tokens_has_count_0_and_no_mean(
+    conversations: list[Any], write_dataset: Make
+) -> None:
+    (system,) = [row for row in stats(write_dataset(conversations)).groups if row.group == "system"]
+    assert (system.n_tokens, system.n_messages, system.tokens_per_message) == (0, 7, 0.0)
+    assert (system.mean_logprob, system.perplexity, system.rank1_share) == (None, None, None)
+
+
+def test_an_impossible_token_is_not_hidden(conversations: list[Any], write_dataset: Make) -> None:
+    def spoil(scores: dict[str, pa.Array]) -> dict[str, pa.Array]:
+        return scores | {
+            "logprob": pa.array([None, -math.inf, *scores["logprob"].to_pylist()[2:]], pa.float32())
+        }
+
+    total = stats(write_dataset(conversations, columns=spoil)).total
+    assert (total.mean_logprob, total.perplexity) == (-math.inf, math.inf)
+    assert json.loads(json.dumps(total.to_dict(), allow_nan=False))["mean_logprob"] is None
+
+
+def test_a_nan_is_refused(conversations: list[Any], write_dataset: Make) -> None:
+    def spoil(scores: dict[str, pa.Array]) -> dict[str, pa.Array]:
+        return scores | {"logprob": pa.array([math.nan] * len(scores["logprob"]), pa.float32())}
+
+    with pytest.raises(InputError, match="logprobs or entropies that are NaN"):
+        stats(write_dataset(conversations, columns=spoil))
+
+
+def test_an_engine_without_entropy_gives_none(conversations: list[Any], write_dataset: Make) -> None:
+    def drop(scores: dict[str, pa.Array]) -> dict[str, pa.Array]:
+        return scores | {"entropy": pa.nulls(len(scores["entropy"]), pa.float32())}
+
+    assert stats(write_dataset(conversations, columns=drop)).total.mean_entropy is None
+
+
+@pytest.mark.parametrize("by", list(GroupBy))
+def test_every_grouping_has_the_same_total(
+    conversations: list[Any], write_dataset: Make, by: GroupBy
+) -> None:
+    path = write_dataset(conversations)
+    report, other = stats(path, by=by).total, stats(path).total
+    assert (report.n_tokens, report.sum_logprob, report.mean_entropy) == (
+        other.n_tokens,
+        other.sum_logprob,
+        other.mean_entropy,
+    )
+
+
+def test_the_report_is_json(conversations: list[Any], write_dataset: Make) -> None:
+    report = json.loads(json.dumps(stats(write_dataset(conversations)).to_dict(), allow_nan=False))
+    assert [row["group"] for row in report["groups"]] == ["assistant", "system", "user", None]

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def _required(variable: str, what: str) -> Path:
+    """A folder that the test command prepares; missing is a failure in CI and a skip elsewhere."""
+    value = os.environ.get(variable)
+    if value and Path(value).is_dir():
+        return Path(value)
+    reason = f"{variable} names no folder with {what}; `make test` prepares it"
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def teacher_model() -> Path:
+    """The real SmolLM2-135M-Instruct."""
+    return _required("TOKSCORE_TEST_MODELS", "the two small models") / "smollm2-135m-instruct"
+
+
+@pytest.fixture(scope="session")
+def student_model() -> Path:
+    """The same model with int4 weights."""
+    return _required("TOKSCORE_TEST_MODELS", "the two small models") / "smollm2-135m-student"
+
+
+@pytest.fixture(scope="session")
+def assets() -> Path:
+    """Real tokenizers and chat templates."""
+    return _required("TOKSCORE_TEST_ASSETS", "real tokenizers and templates")
+
+
+@pytest.fixture(scope="session")
+def qwen3(assets: Path) -> Path:
+    """The Qwen3 tokenizer."""
+    return assets / "tokenizers" / "qwen3"
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random two-layer Llama with a byte-level tokenizer, ChatML and 256 positions."""
+    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", seed=0)
+
+
+@pytest.fixture(scope="session")
+def other_tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with other weights."""
+    return make_tiny_model(tmp_path_factory.mktemp("models") / "other-tiny", seed=1)
+
+
+def make_tiny_model(directory: Path, *, seed: int, template: str | None = CHATML) -> Path:
+    import torch
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    directory.mkdir(parents=True, exist_ok=True)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={character: i for i, character in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+    tokenizer.save(str(directory / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<|endoftext|>",
+        "eos_token": "<|im_end|>",
+        "clean_up_tokenization_spaces": False,
+    }
+    if template is not None:
+        config["chat_template"] = template
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=259,
+            hidden_size=64,
+            intermediate_size=96,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            head_dim=32,
+            max_position_embeddings=256,
+            bos_token_id=256,
+            eos_token_id=258,
+            tie_word_embeddings=False,
+            initializer_range=0.4,
+        )
+    )
+    model.save_pretrained(directory)
+    return directory
+
+
+RunTokscore = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def tokscore() -> RunTokscore:
+    """Run the command line from outside."""
+
+    def run(
+        *arguments: str | Path, stdin: bytes = b"", cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        finished = subprocess.run(
+            [sys.executable, "-m", "tokscore.cli.main", *map(str, arguments)],
+            input=stdin,
+            capture_output=True,
+            cwd=cwd,
+            env={**os.environ, "HF_HUB_OFFLINE": "1"},
+            check=False,
+        )
+        return subprocess.CompletedProcess(
+            finished.args, finished.returncode, finished.stdout.decode(), finished.stderr.decode()
+        )
+
+    return run
+
+
+@pytest.fixture
+def write_jsonl(tmp_path: Path) -> Callable[..., Path]:
+    """Write records (or raw lines) to a file."""
+
+    def write(*records: object, name: str = "convs.jsonl") -> Path:
+        path = tmp_path / name
+        path.write_text(
+            "".join((r if isinstance(r, str) else json.dumps(r, ensure_ascii=False)) + "\n" for r in records)
+        )
+        return path
+
+    return write
+
+
+@pytest.fixture
+def conversation() -> dict[str, object]:
+    return {
+        "id": "greeting",
+        "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}],
+    }

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tokscore.rendering.errors import InputError
+from tokscore.rendering.plan import plan_files, read_lines
+
+
+def write(path: Path, *lines: str) -> str:
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return str(path)
+
+
+def ids(path: str, **settings: int) -> list[str]:
+    plan = plan_files([path], **settings)
+    return [line.conversation_id for part in plan.parts for line in read_lines(plan, part)]
+
+
+def test_a_record_without_id_is_named_by_file_and_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.jsonl", '{"id": "x"}', "", "{}", '{"id": 7}', "not json")
+    assert ids(path) == ["x", "c.jsonl:3", "7", "c.jsonl:5"]
+
+
+def test_repeated_ids_are_numbered(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.jsonl", *['{"id": "x"}'] * 3, '{"id": "x#2"}')
+    assert ids(path) == ["x", "x#2", "x#3", "x#2#2"]
+    assert ids(path, part_bytes=1) == ["x", "x#2", "x#3", "x#2#2"]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=20),
+    part_bytes=st.integers(1, 60),
+    end=st.booleans(),
+)
+def test_parts_cover_every_line_once(tmp_path: Path, sizes: list[int], part_bytes: int, end: bool) -> None:
+    lines = [
+        json.dumps({"id": f"{i}", "pad": "é" * size}, ensure_ascii=False) for i, size in enumerate(sizes)
+    ]
+    path = tmp_path / "c.jsonl"
+    path.write_text("\n".join(lines) + ("\n" if end else ""))
+    plan = plan_files([str(path)], part_bytes=part_bytes)
+    read = [line for part in plan.parts for line in read_lines(plan, part)]
+    assert [line.conversation_id for line in read] == [str(i) for i in range(len(sizes))]
+    assert [line.number for line in read] == list(range(1, len(sizes) + 1))
+    assert plan.parts[0].start == 0
+    assert all(a.stop == b.start for a, b in zip(plan.parts, plan.parts[1:], strict=False))
+    assert plan.n_records == len(sizes)
+
+
+def test_no_directory_of_the_machine_enters_the_plan(tmp_path: Path) -> None:
+    plan = plan_files([write(tmp_path / "c.jsonl", "{}")])
+    assert str(tmp_path) not in repr((plan.inputs, plan.parts))
+
+
+@pytest.mark.parametrize(("content", "reason"), [("", "is empty"), ("\n \n", "only blank lines")])
+def test_a_file_without_records_is_refused(tmp_path: Path, content: str, reason: str) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_text(content)
+    with pytest.raises(InputError, match=reason):
+        plan_files([str(path)])
