@@ -56,7 +56,14 @@ def logprobs(
     source = open_conversations(
         inputs, model, template, template_kwargs, add_generation_prompt, verify, revision, allow_dataset=True
     )
-    spec = plan_engine(model, engine=engine.value, top_k=top_k, dtype=dtype.value, temperature=temperature)
+    spec = plan_engine(
+        model,
+        engine=engine.value,
+        top_k=top_k,
+        dtype=dtype.value,
+        temperature=temperature,
+        revision=revision,
+    )
     if dry_run:
         print_plan(source, form)
         return

@@ -57,6 +57,7 @@ def main() -> None:
     from tokscore.rendering.errors import ExitCode, TokscoreError
 
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
     try:
         app(prog_name="tokscore")
     except TokscoreError as error:

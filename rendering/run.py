@@ -65,6 +65,7 @@ def render(
         ConversationError: A conversation cannot be rendered and `on_error` is fail.
         InputError: Every conversation failed.
     """
+    on_error = OnError(on_error)
     manifest = Manifest(
         kind=DatasetKind.TOKENS,
         tokscore_version=version("tokscore"),

@@ -98,10 +98,14 @@ def test_an_empty_think_block_of_the_last_turn_is_sampled(assets: Path) -> None:
 
 
 def test_a_template_that_raises_on_prefixes_renders_the_whole(assets: Path) -> None:
-    tokens = renderer(assets, template="qwen3_5_think.jinja").render(Conversation([user("q"), assistant("a")]))
+    tokens = renderer(assets, template="qwen3_5_think.jinja").render(
+        Conversation([user("q"), assistant("a")])
+    )
     assert sampled(tokens)[1] > 0
     with pytest.raises(ConversationError, match="refuses the conversation"):
-        renderer(assets, template="qwen3_5_think.jinja").render(Conversation([{"role": "system", "content": "s"}]))
+        renderer(assets, template="qwen3_5_think.jinja").render(
+            Conversation([{"role": "system", "content": "s"}])
+        )
 
 
 def test_content_that_a_template_strips_does_not_change_the_content_tokens(assets: Path) -> None:

