@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 EPILOG = """Examples:
 
 \b
-  tokscore diff teacher-scores student-scores
-  tokscore diff teacher-scores student-scores --alpha 0.1 --by source --format json
+  tokscore diff demo-output/teacher demo-output/student
+  tokscore diff demo-output/teacher demo-output/student --alpha 0.1 --by source --format json
 """
 _CSV_COLUMNS = (
     "group",

@@ -13,8 +13,9 @@ from tokscore.cli.stats import print_stats
 EPILOG = """Examples:
 
 \b
-  tokscore logprobs tokens -m ./smollm2 -o scores
-  tokscore logprobs rollouts.jsonl -m Qwen/Qwen3-8B -o scores --engine vllm --on-error skip
+  tokscore logprobs demo-output/tokens -m ~/.cache/tokscore/models/smollm2-135m-instruct -o scores
+  tokscore logprobs examples/conversations.jsonl -m ~/.cache/tokscore/models/smollm2-135m-instruct \\
+      --template examples/chatml_tools.jinja -o scores-50 --top-k 50 --on-error skip
 """
 
 

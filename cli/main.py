@@ -9,12 +9,14 @@ from typing import Annotated
 import typer
 
 from tokscore.cli import diff, logprobs, render, stats
+from tokscore.cli.options import option
 
 EPILOG = """Examples:
 
 \b
-  tokscore render conversations.jsonl -m Qwen/Qwen3-8B -o tokens
-  tokscore logprobs tokens -m Qwen/Qwen3-8B -o scores
+  tokscore render examples/conversations.jsonl -m ~/.cache/tokscore/models/smollm2-135m-instruct \\
+      --template examples/chatml_tools.jinja -o tokens
+  tokscore logprobs tokens -m ~/.cache/tokscore/models/smollm2-135m-instruct -o scores
 """
 
 app = typer.Typer(
@@ -43,7 +45,14 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def tokscore(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool,
+        option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            allow_from_autoenv=False,
+            help="Print the version.",
+        ),
     ] = False,
 ) -> None:
     """Score saved conversations offline: exact tokens, who said them, how likely they are, how models differ.

@@ -17,8 +17,10 @@ SHOWN_MESSAGES = 24
 EPILOG = """Examples:
 
 \b
-  tokscore render examples/conversations.jsonl -m ./smollm2 --template examples/chatml_tools.jinja -o tokens
-  cat rollouts.jsonl | tokscore render - -m Qwen/Qwen3-8B -o tokens --on-error skip --format json
+  tokscore render examples/conversations.jsonl -m ~/.cache/tokscore/models/smollm2-135m-instruct \\
+      --template examples/chatml_tools.jinja -o tokens
+  tokscore render examples/conversations.jsonl -m ~/.cache/tokscore/models/smollm2-135m-instruct \\
+      --template examples/chatml_tools.jinja -o tokens --by message --format csv
 """
 ROLE_COLUMNS = (
     Column("role", "role"),

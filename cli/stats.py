@@ -14,8 +14,8 @@ from tokscore.cli.output import Column, note, print_json, print_rows
 EPILOG = """Examples:
 
 \b
-  tokscore stats scores
-  tokscore stats scores --by source --format csv
+  tokscore stats demo-output/teacher
+  tokscore stats demo-output/tokens --by source --format csv
 """
 _COUNTS = (
     Column("n_messages", "messages"),

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -20,9 +21,12 @@ CHATML = (
 def _required(variable: str, what: str) -> Path:
     """A folder that the test command prepares; missing is a failure in CI and a skip elsewhere."""
     value = os.environ.get(variable)
-    if value and Path(value).is_dir():
-        return Path(value)
-    reason = f"{variable} names no folder with {what}; `make test` prepares it"
+    if not value or not Path(value).is_dir():
+        _unavailable(f"{variable} names no folder with {what}; `make test` prepares it")
+    return Path(value)
+
+
+def _unavailable(reason: str) -> NoReturn:
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)
@@ -43,7 +47,10 @@ def student_model() -> Path:
 @pytest.fixture(scope="session")
 def assets() -> Path:
     """Real tokenizers and chat templates."""
-    return _required("TOKSCORE_TEST_ASSETS", "real tokenizers and templates")
+    folder = _required("TOKSCORE_TEST_ASSETS", "real tokenizers and templates")
+    if not (folder / "tokenizers").is_dir():
+        _unavailable(f"{folder} has no tokenizers: they come by npm, which was not there when it was made")
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -130,6 +137,29 @@ def tokscore() -> RunTokscore:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def tiny_scores(tokscore: RunTokscore, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A score dataset of the tiny model."""
+    folder = tmp_path_factory.mktemp("scores")
+    record = {
+        "id": "a",
+        "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}],
+    }
+    (folder / "convs.jsonl").write_text(json.dumps(record) + "\n")
+    finished = tokscore(
+        "logprobs",
+        folder / "convs.jsonl",
+        "-m",
+        tiny_model,
+        "-o",
+        folder / "scores",
+        "--engine",
+        "transformers",
+    )
+    assert finished.returncode == 0, finished.stderr
+    return folder / "scores"
 
 
 @pytest.fixture

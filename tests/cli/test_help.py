@@ -3,9 +3,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 COMMANDS = ["render", "logprobs", "diff", "stats"]
 
@@ -15,9 +17,30 @@ def test_help_ends_with_two_examples(tokscore: Run, command: list[str]) -> None:
     shown = tokscore(*command, "--help")
     assert shown.returncode == 0
     assert shown.stderr == ""
-    examples = shown.stdout.split("Examples:\n")[1].strip().splitlines()
+    examples = shown.stdout.split("Examples:\n")[1].replace("\\\n", "").strip().splitlines()
     assert len(examples) == 2
-    assert all("tokscore" in example for example in examples)
+    assert all(example.split()[0] == "tokscore" for example in examples)
+
+
+@pytest.mark.model
+def test_the_examples_of_the_help_work(
+    tokscore: Run, teacher_model: Path, tiny_scores: Path, tmp_path: Path
+) -> None:
+    """As printed, but for the place of the models and with a small model's scores as the demo's output."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for name in ("teacher", "student"):
+        (tmp_path / "demo-output" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "demo-output" / name).symlink_to(tiny_scores)
+    (tmp_path / "demo-output" / "tokens").symlink_to(tiny_scores)
+    ran = 0
+    for command in ("render", "diff", "stats"):
+        text = tokscore(command, "--help").stdout.split("Examples:\n")[1].replace("\\\n", "")
+        for line in text.strip().splitlines():
+            arguments = line.replace("~/.cache/tokscore/models", str(teacher_model.parent)).split()[1:]
+            finished = tokscore(*arguments, cwd=tmp_path)
+            assert finished.returncode == 0, (line, finished.stderr)
+            ran += 1
+    assert ran == 6
 
 
 def test_help_imports_nothing_heavy() -> None:
