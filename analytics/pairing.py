@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokscore.rendering.dataset import Dataset, part_name
+from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.errors import InputError
+from tokscore.rendering.parts import part_name
 
 # Settings that change what a logprob means.
 _SAME_SETTINGS = ("temperature", "logprob_mode")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tokscore.rendering.provenance import REASONING_FIELDS, UNTRACKED, Runs, origin_of_path
+from tokscore.rendering.origins import REASONING_FIELDS, UNTRACKED, Runs, origin_of_path
 from tokscore.rendering.rendered import NO_MESSAGE, TEMPLATE_SOURCE
 from tokscore.rendering.tokenizer import Encoding
 

@@ -10,74 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, SupportsIndex
 
-SYNTAX = -1
-REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
-_SCAFFOLD_FIELDS = frozenset({"role", "name", "tool_call_id", "id"})
-_SCAFFOLD_KEYS = frozenset({"id", "type", "index"})
-
-
-class Origin(NamedTuple):
-    """An input value that text can come from.
-
-    Attributes:
-        path: Where it lies, such as `("messages", 2, "tool_calls", 0, "function", "name")`.
-        message: Index of its message, None outside the messages.
-        root: Name of the field that holds it: content, reasoning_content, tool_calls, role, tools, …
-        is_body: It is what a message says, not a role word, an id or the type of a part.
-    """
-
-    path: tuple[str | int, ...]
-    message: int | None
-    root: str
-    is_body: bool
-
-
-class Run(NamedTuple):
-    """A stretch of characters with one origin.
-
-    Attributes:
-        length: Number of characters.
-        origin: The input value, `UNTRACKED`, or None for template text.
-        start: Offset of the first character inside the input string; `SYNTAX` for characters that stand
-            for the value without being copied from it (quotes, brackets, digits).
-        writer: Message whose loop iteration wrote it, None outside such loops.
-        generated: Inside a `{% generation %}` block.
-    """
-
-    length: int
-    origin: Origin | None
-    start: int = SYNTAX
-    writer: int | None = None
-    generated: bool = False
-
-    def part(self, skip: int, length: int) -> Run:
-        """`length` characters of it after the first `skip`."""
-        start = self.start if self.start == SYNTAX else self.start + skip
-        return Run(length, self.origin, start, self.writer, self.generated)
-
-
-UNTRACKED = Origin(("untracked",), None, "untracked", is_body=False)
-
-Runs = tuple[Run, ...]
-
-
-def origin_of_path(path: tuple[str | int, ...]) -> Origin:
-    """The origin at `path` of the template's variables."""
-    if path[0] != "messages":
-        return Origin(path, None, str(path[0]), is_body=False)
-    message = path[1] if len(path) > 1 and isinstance(path[1], int) else None
-    if len(path) < 3:
-        return Origin(path, message, "message", is_body=False)
-    root = str(path[2])
-    if root in REASONING_FIELDS:  # transformers copies the reasoning under each of these names
-        root = REASONING_FIELDS[0]
-        path = (*path[:2], root, *path[3:])
-    scaffold = root in _SCAFFOLD_FIELDS or (
-        root in {"content", "tool_calls"} and len(path) == 5 and path[4] in _SCAFFOLD_KEYS
-    )
-    return Origin(path, message, root, is_body=not scaffold)
+from tokscore.rendering.origins import UNTRACKED, Origin, Run, Runs, origin_of_path
 
 
 class TrackedStr(str):

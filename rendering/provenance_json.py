@@ -6,10 +6,8 @@ import json
 import re
 from typing import Any
 
+from tokscore.rendering.origins import SYNTAX, Origin, Run
 from tokscore.rendering.provenance import (
-    SYNTAX,
-    Origin,
-    Run,
     TrackedBool,
     TrackedStr,
     concat,

@@ -8,9 +8,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from tokscore.rendering.dataset import PartWriter, prepare_output
+from tokscore.rendering.dataset import prepare_output
 from tokscore.rendering.errors import InputError
 from tokscore.rendering.manifest import Manifest
+from tokscore.rendering.parts import PartWriter
 from tokscore.rendering.rendered import FailedConversation
 from tokscore.rendering.source import TokenSource
 from tokscore.rendering.tables import DatasetKind

@@ -10,9 +10,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from tokscore.rendering.dataset import PartWriter, prepare_output
+from tokscore.rendering.dataset import prepare_output
 from tokscore.rendering.errors import ConversationError, EngineError, InputError
 from tokscore.rendering.manifest import Manifest, Setting
+from tokscore.rendering.parts import PartWriter
 from tokscore.rendering.rendered import FailedConversation, RenderedConversation
 from tokscore.rendering.run import OnError
 from tokscore.rendering.tables import DatasetKind

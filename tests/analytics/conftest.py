@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from tokscore.rendering.dataset import PartWriter
 from tokscore.rendering.manifest import Manifest, ModelIdentity, Part, TokenizerIdentity
+from tokscore.rendering.parts import PartWriter
 from tokscore.rendering.rendered import (
     ConversationRow,
     FailedConversation,

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tokscore.analytics.pairing import Pairing
-from tokscore.rendering import dataset as dataset_module
+from tokscore.rendering import parts
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.errors import InputError
 from tokscore.rendering.tables import DatasetKind
@@ -48,7 +48,7 @@ def test_conversations_on_one_side_are_counted(conversation: Make, write_dataset
 def test_conversations_that_span_row_groups_come_whole(
     conversation: Make, write_dataset: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dataset_module, "ROW_GROUP_ROWS", 5)
+    monkeypatch.setattr(parts, "ROW_GROUP_ROWS", 5)
     ours = [conversation(f"c{index}", [("user", 3 + 4 * index)], seed=index) for index in range(5)]
     teacher = write_dataset(ours)
     for pair, expected in zip(pairing(teacher, write_dataset(ours)), ours, strict=True):
@@ -58,7 +58,7 @@ def test_conversations_that_span_row_groups_come_whole(
 def test_equal_orders_read_every_row_group_once(
     conversation: Make, write_dataset: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dataset_module, "ROW_GROUP_ROWS", 5)
+    monkeypatch.setattr(parts, "ROW_GROUP_ROWS", 5)
     path = write_dataset([conversation(f"c{index}", seed=index) for index in range(9)], n_parts=2)
     reads = []
     read_row_group = pq.ParquetFile.read_row_group

@@ -7,16 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokscore.rendering.origins import SYNTAX, UNTRACKED, Origin, Run, origin_of_path
 from tokscore.rendering.provenance import (
-    SYNTAX,
-    UNTRACKED,
-    Origin,
-    Run,
     TrackedStr,
     concat,
     copied,
     literal,
-    origin_of_path,
     plain,
     track,
     wrap,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tokscore.rendering.errors import ConversationError
-from tokscore.rendering.provenance import UNTRACKED
+from tokscore.rendering.origins import UNTRACKED
 from tokscore.rendering.templates import RenderedText, prepare_messages, render_template
 
 MESSAGES = [
