@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from enum import StrEnum
+
+import pytest
+
+from tokscore.analytics import GroupBy
+from tokscore.cli import options
+from tokscore.rendering.renderer import Verify
+from tokscore.rendering.run import OnError
+from tokscore.scoring import ENGINES
+from tokscore.scoring.load import AUTO, DTYPES
+
+
+@pytest.mark.parametrize(
+    ("choices", "values"),
+    [
+        (options.GroupBy, list(GroupBy)),
+        (options.OnErrorChoice, list(OnError)),
+        (options.VerifyChoice, list(Verify)),
+        (options.EngineChoice, [AUTO, *ENGINES]),
+        (options.DtypeChoice, list(DTYPES)),
+    ],
+)
+def test_the_choices_of_an_option_are_those_of_its_room(choices: type[StrEnum], values: list[str]) -> None:
+    assert sorted(choices) == sorted(values)
