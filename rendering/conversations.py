@@ -11,6 +11,8 @@ import msgspec
 from tokscore.rendering.errors import ConversationError
 
 _ROLES = "system, user, assistant or tool"
+# Parts whose type holds one of these words need a processor: image, image_url, input_audio, …
+_MEDIA = ("image", "audio", "video", "file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,13 @@ def _check_message(message: object, path: str) -> None:
         raise ConversationError(
             f"is {_kind(content)}; expected a string, a list of parts or null.", path=f"{path}.content"
         )
+    for i, part in enumerate(content if isinstance(content, list) else ()):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(kind, str) and any(medium in kind for medium in _MEDIA):
+            raise ConversationError(
+                f"is {_shown(kind)}; tokscore renders text only, and a placeholder would be scored without it.",
+                path=f"{path}.content[{i}].type",
+            )
     calls = _objects(message.get("tool_calls"), f"{path}.tool_calls")
     for i, call in enumerate(calls or ()):
         function = call.get("function", call)

@@ -20,6 +20,11 @@ from tokscore.rendering.errors import ConversationError
         ({"messages": [{"content": "x"}]}, "$.messages[0].role", "is missing"),
         ({"messages": [{"role": 7, "content": "x"}]}, "$.messages[0].role", "is 7; expected a string"),
         ({"messages": [{"role": "user", "content": 5}]}, "$.messages[0].content", "is a number"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}, {"type": "image_url"}]}]},
+            "$.messages[0].content[1].type",
+            'is "image_url"; tokscore renders text only',
+        ),
         ({"messages": [{"role": "user"}], "tools": {}}, "$.tools", "is an object; expected a list"),
         ({"messages": [{"role": "a", "tool_calls": ["x"]}]}, "$.messages[0].tool_calls[0]", "is a string"),
         (
