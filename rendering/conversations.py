@@ -95,7 +95,7 @@ def _check_message(message: object, path: str) -> None:
         kind = part.get("type") if isinstance(part, dict) else None
         if isinstance(kind, str) and any(medium in kind for medium in _MEDIA):
             raise ConversationError(
-                f"is {_shown(kind)}; tokscore renders text only, and a placeholder would be scored without it.",
+                f"is {_shown(kind)}; tokscore renders text only and would score a placeholder.",
                 path=f"{path}.content[{i}].type",
             )
     calls = _objects(message.get("tool_calls"), f"{path}.tool_calls")
