@@ -17,8 +17,9 @@ from tokscore.rendering.attribution import (
 )
 from tokscore.rendering.conversations import Conversation, tool_names
 from tokscore.rendering.errors import ConversationError, InputError
+from tokscore.rendering.policies import apply_tags
 from tokscore.rendering.rendered import NO_MESSAGE, MessageFacts, MessageFlag, RenderedTokens
-from tokscore.rendering.sampled import SampledRule, SampledTokens
+from tokscore.rendering.sampled import SampledRule
 from tokscore.rendering.templates import (
     GENERATION_TAG,
     RenderedText,
@@ -126,18 +127,19 @@ class Renderer:
         runs = run_table(rendered.runs)
         owners = token_owners(runs, encoding)
         roles = [str(message["role"]) for message in messages]
+        sampled = self._rule(variables).apply(
+            rendered.text,
+            runs,
+            encoding,
+            owners,
+            roles,
+            template=template,
+            has_tools=conversation.tools is not None,
+            has_generation_prompt=self._add_generation_prompt,
+        )
         if GENERATION_TAG.search(template):
-            sampled = SampledTokens(owners.is_generated.astype(np.int8), {}, {})
-        else:
-            sampled = self._rule(variables).apply(
-                rendered.text,
-                runs,
-                encoding,
-                owners,
-                roles,
-                template=template,
-                has_tools=conversation.tools is not None,
-                has_generation_prompt=self._add_generation_prompt,
+            sampled = apply_tags(
+                owners.is_generated, sampled, rendered.text, encoding, owners.message_indices
             )
         dropped = dropped_characters(messages, rendered.runs)
         untracked = untracked_characters(rendered.runs)

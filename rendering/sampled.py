@@ -50,6 +50,22 @@ class GenerationPrompt(NamedTuple):
     text: str
 
 
+class Answer(NamedTuple):
+    """Where the rule found the answer of one assistant message, in tokens.
+
+    Attributes:
+        turn_start: First token of the turn; the header lies from here to `start`.
+        start: First sampled token.
+        stop: One past the last.
+        has_stop: The last one ends the turn.
+    """
+
+    turn_start: int
+    start: int
+    stop: int
+    has_stop: bool
+
+
 class SampledTokens(NamedTuple):
     """Which tokens were sampled, and what is uncertain about it.
 
@@ -57,11 +73,13 @@ class SampledTokens(NamedTuple):
         mask: int8, shape [tokens]: 1 sampled, 0 not, -1 cannot be told.
         flags: By message index.
         unknown: Reason by message index, for messages whose tokens are -1.
+        answers: By message index, in the order of the conversation; none for unknown messages.
     """
 
     mask: NDArray[np.int8]
-    flags: dict[int, list[MessageFlag]]
+    flags: dict[int, list[str]]
     unknown: dict[int, str]
+    answers: dict[int, Answer]
 
 
 class _View(NamedTuple):
@@ -127,7 +145,7 @@ class SampledRule:
             np.isin(encoding.token_ids, self._eos),
             has_generation_prompt,
         )
-        sampled = SampledTokens(np.zeros(len(encoding.token_ids), np.int8), {}, {})
+        sampled = SampledTokens(np.zeros(len(encoding.token_ids), np.int8), {}, {}, {})
         prompts = self.prompts(template, has_tools=has_tools)
         for i, role in enumerate(roles):
             if role == "assistant":
@@ -252,12 +270,15 @@ class _Header(NamedTuple):
 def _match_header(
     view: _View, turn: _Turn, tokens: NDArray[np.int64], prompts: list[GenerationPrompt]
 ) -> _Header:
-    """Longest common token prefix of the turn with any generation prompt."""
+    """Longest common token prefix of the turn with any generation prompt.
+
+    It may begin behind other template text that opens the turn, such as BOS or a default system prompt; the
+    first place with a whole prompt counts.
+    """
     starts, ids = view.encoding.starts, view.encoding.token_ids
-    best = _Header(0, False, turn.start)
-    straddles_left = starts[tokens[0]] < turn.start and len(tokens) > 1
-    for skipped in (0, 1) if straddles_left else (0,):
-        candidates = tokens[skipped:]
+    best, n_best = _Header(0, False, turn.start), 0
+    for opening in _openings(view, turn, tokens, prompts):
+        candidates = tokens[opening:]
         base = max(int(starts[candidates[0]]), turn.start)
         for prompt in prompts:
             n = _common_prefix(ids[candidates], prompt.token_ids)
@@ -268,10 +289,24 @@ def _match_header(
                 n = int(inputs[0]) if len(inputs) else n
                 whole = view.text.startswith(prompt.text, base, turn.stop)
                 stop = base + len(prompt.text) if whole else base
-            reached = n + (skipped if n else 0)
-            if reached > best.n_tokens or (n == best.n_tokens == 0 and whole):
-                best = _Header(reached, whole, stop)
+            if n > n_best or (n == best.n_tokens == 0 and whole):
+                best, n_best = _Header(opening + n, whole, stop), n
+        if n_best and best.is_whole:
+            break
     return best
+
+
+def _openings(
+    view: _View, turn: _Turn, tokens: NDArray[np.int64], prompts: list[GenerationPrompt]
+) -> list[int]:
+    """Numbers of tokens of the turn that may precede its header."""
+    inputs = np.flatnonzero(view.owners.has_input[tokens])
+    before_input = view.encoding.token_ids[tokens[: inputs[0]] if len(inputs) else tokens]
+    first_ids = [prompt.token_ids[0] for prompt in prompts if len(prompt.token_ids)]
+    openings = {0, *np.flatnonzero(np.isin(before_input, first_ids)).tolist()}
+    if view.encoding.starts[tokens[0]] < turn.start and len(tokens) > 1:
+        openings.add(1)  # the first token straddles the turn's left edge
+    return sorted(openings)
 
 
 def _common_prefix(left: NDArray[np.int32], right: NDArray[np.int32]) -> int:
@@ -296,7 +331,7 @@ def _mark_message(view: _View, message: int, prompts: list[GenerationPrompt], sa
     header = _match_header(view, turn, tokens, prompts)
     begin = int(tokens[header.n_tokens]) if header.n_tokens < len(tokens) else int(tokens[-1]) + 1
     end, stop_token, reason = _find_end(view, turn, tokens, begin)
-    flags: list[MessageFlag] = []
+    flags: list[str] = []
     if header.n_tokens and not header.is_whole:
         flags.append(MessageFlag.PROMPT_DIFFERS)
     if reason is None and stop_token is None:
@@ -318,6 +353,7 @@ def _mark_message(view: _View, message: int, prompts: list[GenerationPrompt], sa
     if header.is_whole and begin < len(starts) and starts[begin] < header.stop < stops[begin]:
         flags.append(MessageFlag.HEADER_STRADDLED)
         begin += 1
+    sampled.answers[message] = Answer(int(tokens[0]), begin, max(begin, end + 1), stop_token is not None)
     covered = np.arange(begin, end + 1)
     sampled.mask[covered[stops[covered] > starts[covered]]] = 1
     if flags:
