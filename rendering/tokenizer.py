@@ -1,4 +1,4 @@
-"""A tokenizer that gives ids with character offsets, tested when it is loaded."""
+"""A tokenizer that gives ids and the characters each stands for, tested when it is loaded."""
 
 from __future__ import annotations
 
@@ -6,18 +6,29 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Iterator, Sequence
+from inspect import signature
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tokscore.rendering.errors import InputError
+from tokscore.rendering.errors import ConversationError, InputError
 from tokscore.rendering.manifest import TokenizerIdentity
+from tokscore.rendering.token_bytes import (
+    KNOWN_DECODERS,
+    TokenBytes,
+    TokenDecoder,
+    declared_decoder,
+    sentence_piece,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _PROBE = "Hello, world: 3 plus 4 makes 7."
+_PIECE_CHARACTERS = 8192
 _COMMIT = re.compile(r"snapshots/([0-9a-f]{40})")
 
 
@@ -36,7 +47,7 @@ class Encoding(NamedTuple):
 
 
 class ChatTokenizer:
-    """A fast Hugging Face tokenizer with its chat template.
+    """A Hugging Face tokenizer with its chat template.
 
     Attributes:
         name: Base name of the model directory, or the hub id.
@@ -44,6 +55,7 @@ class ChatTokenizer:
         template: Chat template given by the user, None to take the tokenizer's own.
         eos_ids: Ids that end a turn, from the tokenizer and the generation config.
         special_ids: Ids of control tokens.
+        token_bytes: Bytes of every id.
     """
 
     def __init__(self, model: str, *, revision: str | None = None, template: str | None = None) -> None:
@@ -55,49 +67,141 @@ class ChatTokenizer:
             template: Jinja source that replaces the tokenizer's own chat template.
 
         Raises:
-            InputError: No such model, no fast tokenizer, or its offsets are unusable.
+            InputError: No such model, or it cannot be told which characters its tokens stand for.
         """
         self.name = model_name(model)
         self.hf: Any = _load(model, revision)  # Any: transformers has no usable types
         self.template = template
-        if not self.hf.is_fast:
+        if "chat_template" not in signature(self.hf.apply_chat_template).parameters:
             raise InputError(
-                f"{model} has no fast tokenizer (tokenizer.json); tokscore needs one for character offsets."
+                f"{self.name} loads as {type(self.hf).__name__}, which writes conversations without a "
+                "chat template.\nUse a copy of the model with tokenizer.json and a chat template."
             )
-        self._backend = self.hf.backend_tokenizer
-        self._backend.no_truncation()
-        self._backend.no_padding()
+        self._backend = self.hf.backend_tokenizer if self.hf.is_fast else None
+        if self._backend is not None:
+            self._backend.no_truncation()
+            self._backend.no_padding()
         added = self.hf.added_tokens_decoder
         self.special_ids = frozenset(self.hf.all_special_ids) | {
             i for i, token in added.items() if token.special
         }
         self.eos_ids = _eos_ids(model, revision, self.hf)
         self._revision = revision_of(model, self.hf.name_or_path) or revision
-        self._check_offsets()
+        self.token_bytes, self._has_offsets = self._alignment()
+        self._separators = self._find_separators()
 
-    def _check_offsets(self) -> None:
-        encoding = self.encode(_PROBE)
-        covered = encoding.stops > encoding.starts
-        if not len(covered) or covered.mean() < 0.5 or encoding.stops.max() < len(_PROBE) - 1:
+    def _alignment(self) -> tuple[TokenBytes, bool]:
+        """The bytes of all ids, and whether offsets can be asked for where these do not spell a text."""
+        ids = self.token_ids([_PROBE])[0]
+        if self._backend is None:
+            for decoder in KNOWN_DECODERS:
+                token_bytes = TokenBytes(self._contents(decoder))
+                if token_bytes.spans(_PROBE, ids) is not None:
+                    return token_bytes, False
+            raise InputError(
+                f"{self.name} has a slow tokenizer ({type(self.hf).__name__}) whose tokens do not spell the "
+                f"text: {_PROBE!r} became {self.hf.convert_ids_to_tokens(ids.tolist())}.\n"
+                "Use a copy of the model with tokenizer.json."
+            )
+        declared = None if self._backend.decoder is None else json.loads(self._backend.decoder.__getstate__())
+        token_bytes = TokenBytes(self._contents(declared_decoder(declared)))
+        offsets = np.array(self._backend.encode(_PROBE, add_special_tokens=False).offsets).reshape(-1, 2)
+        covered = offsets[:, 1] > offsets[:, 0]
+        usable = len(covered) and covered.mean() >= 0.5 and offsets.max() >= len(_PROBE) - 1
+        if not usable and token_bytes.spans(_PROBE, ids) is None:
             raise InputError(
                 f"the tokenizer of {self.name} gives no usable character offsets: for {_PROBE!r} "
                 f"{int((~covered).sum())} of {len(covered)} tokens stand for no character. "
                 "Save it again with a current version of transformers."
             )
+        return token_bytes, bool(usable)
 
-    def encode(self, text: str) -> Encoding:
-        """Ids of `text` as it is, without added special tokens.
+    def entries(self) -> dict[int, str]:
+        """The vocabulary entry of every id, in order of ids."""
+        entries = {i: token for token, i in self.hf.get_vocab().items()}
+        entries |= {i: token.content for i, token in self.hf.added_tokens_decoder.items()}
+        return dict(sorted(entries.items()))
+
+    def _contents(self, decoder: TokenDecoder | None) -> list[bytes | None]:
+        entries, added = self.entries(), self.hf.added_tokens_decoder
+        contents: list[bytes | None] = [None] * (max(entries) + 1)
+        for i, token in entries.items():
+            # SentencePiece vocabularies list runs of "▁" as added tokens; they still stand for spaces.
+            is_literal = i in added and (added[i].special or decoder is not sentence_piece)
+            contents[i] = token.encode() if is_literal else decoder(token) if decoder else None
+        return contents
+
+    def _find_separators(self) -> list[str]:
+        """Control tokens before which a text can be cut without a change to its ids.
+
+        They are found before anything else looks at the text: what lies on either side is tokenised by itself.
+        """
+        added = self.hf.added_tokens_decoder.values()
+        inner = "\0".join(token.content[1:] for token in added)
+        endings = {token.content[i:] for token in added for i in range(1, len(token.content))}
+        return [
+            token.content
+            for token in added
+            if token.special
+            and not (token.normalized or token.lstrip or token.single_word)
+            and token.content not in inner
+            and endings.isdisjoint(token.content[:i] for i in range(1, len(token.content) + 1))
+        ]
+
+    def token_ids(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        """Ids of each text as it is, without added special tokens; on all cores.
+
+        Args:
+            texts: Valid Unicode, without lone surrogates.
+        """
+        if self._backend is None:
+            return [
+                np.array(self.hf(text, add_special_tokens=False)["input_ids"], np.int32) for text in texts
+            ]
+        pieces = [list(self._pieces(text)) for text in texts]
+        encoded = iter(self._backend.encode_batch_fast(list(chain(*pieces)), add_special_tokens=False))
+        return [np.concatenate([np.array(e.ids, np.int32) for e in islice(encoded, len(p))]) for p in pieces]
+
+    def _pieces(self, text: str) -> Iterator[str]:
+        start = 0
+        head = text[:_PIECE_CHARACTERS]
+        if separators := [s for s in self._separators if s in head] if len(text) > len(head) else []:
+            separator = max(separators, key=text.count)
+            while (cut := text.find(separator, start + _PIECE_CHARACTERS)) > 0:
+                yield text[start:cut]
+                start = cut
+        yield text[start:]
+
+    def align(self, text: str, token_ids: NDArray[np.int32]) -> Encoding:
+        """The characters of `text` that each of its tokens stands for.
+
+        Args:
+            text: A whole text.
+            token_ids: What `token_ids` gave for it.
 
         Raises:
-            UnicodeEncodeError: `text` holds lone surrogates.
+            ConversationError: It cannot be told.
         """
-        try:
-            encoded = self._backend.encode(text, add_special_tokens=False)
-        except TypeError:
-            text.encode()  # says where the surrogate is
-            raise
+        spans = self.token_bytes.spans(text, token_ids)
+        if spans is not None:
+            return Encoding(token_ids, *spans)
+        if self._backend is None or not self._has_offsets:
+            raise ConversationError(
+                "has text that its tokens do not spell (the tokenizer changes or leaves out characters), and "
+                "the tokenizer gives no character offsets.",
+                hint="Use a copy of the model with tokenizer.json.",
+            )
+        encoded = self._backend.encode(text, add_special_tokens=False)
         offsets = np.array(encoded.offsets, np.int64).reshape(-1, 2)
         return Encoding(np.array(encoded.ids, np.int32), offsets[:, 0], offsets[:, 1])
+
+    def encode(self, text: str) -> Encoding:
+        """Ids of `text` as it is, without added special tokens, with their characters.
+
+        Raises:
+            ConversationError: It cannot be told which characters the tokens stand for.
+        """
+        return self.align(text, self.token_ids([text])[0])
 
     def chat_template(self, *, has_tools: bool) -> str:
         """The template that transformers would take.
@@ -121,7 +225,10 @@ class ChatTokenizer:
 
     def identity(self) -> TokenizerIdentity:
         """What it is, by content."""
-        digest = hashlib.sha256(self._backend.to_str().encode())
+        if self._backend is not None:
+            digest = hashlib.sha256(self._backend.to_str().encode())
+        else:
+            digest = hashlib.sha256(json.dumps([type(self.hf).__name__, self.entries()]).encode())
         digest.update(json.dumps(self.variables, sort_keys=True, default=str).encode())
         templates = [self.chat_template(has_tools=has_tools) for has_tools in (False, True)]
         return TokenizerIdentity(
@@ -131,11 +238,6 @@ class ChatTokenizer:
             template_sha256=hashlib.sha256("\0".join(dict.fromkeys(templates)).encode()).hexdigest(),
             vocab_size=len(self.hf),
         )
-
-    def backend_config(self) -> dict[str, Any]:  # Any: JSON values
-        """The serialised tokenizer."""
-        config: dict[str, Any] = json.loads(self._backend.to_str())
-        return config
 
 
 def model_name(model: str) -> str:
@@ -178,7 +280,7 @@ def _load(model: str, revision: str | None) -> Any:  # Any: transformers has no 
     logging.set_verbosity_error()
     try:
         return AutoTokenizer.from_pretrained(model, revision=revision or "main")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         kind = (
             "holds no tokenizer"
