@@ -41,19 +41,11 @@ class RunTable(NamedTuple):
     sources: tuple[str, ...]
 
     def at(self, characters: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Index of the run that holds each character."""
-        return np.minimum(np.searchsorted(self.stops, characters, side="right"), len(self.stops) - 1)
-
-    def first_overlap(
-        self, wanted: NDArray[np.bool_], starts: NDArray[np.int64], stops: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """First wanted run that each half-open span of characters touches, -1 where there is none."""
-        n = len(wanted)
-        index = np.where(wanted, np.arange(n), n)
-        following = np.minimum.accumulate(index[::-1])[::-1]
-        found = following[self.at(starts)]
-        touches = (found < n) & (self.starts[np.minimum(found, n - 1)] < stops)
-        return np.where(touches, found, -1)
+        """Index of the run that holds each character; fast where they ascend, as those of tokens do."""
+        if not (characters[1:] >= characters[:-1]).all():
+            return np.minimum(np.searchsorted(self.stops, characters, side="right"), len(self.stops) - 1)
+        firsts = np.searchsorted(characters, self.stops[:-1])
+        return np.repeat(np.arange(len(self.stops)), np.diff(firsts, prepend=0, append=len(characters)))
 
 
 def run_table(runs: Runs) -> RunTable:
@@ -107,20 +99,31 @@ class TokenOwners(NamedTuple):
 
 def token_owners(table: RunTable, encoding: Encoding) -> TokenOwners:
     """Carry the owners of characters over to tokens by their offsets."""
-    starts = encoding.starts
-    stops = np.maximum(encoding.stops, starts + 1)
-    owned = table.first_overlap(table.owner != NO_MESSAGE, starts, stops)
-    body = table.first_overlap(table.is_body, starts, stops)
-    sourced = table.first_overlap(table.source_codes != 0, starts, stops)
-    source_run = np.where(body >= 0, body, sourced)
-    return TokenOwners(
-        message_indices=np.where(owned >= 0, table.owner[owned], NO_MESSAGE).astype(np.int32),
-        is_content=body >= 0,
-        source_codes=np.where(source_run >= 0, table.source_codes[source_run], 0).astype(np.int16),
-        has_input=table.first_overlap(table.input_of != NO_MESSAGE, starts, stops) >= 0,
-        is_generated=table.first_overlap(table.is_generated, starts, stops) >= 0,
-        starts_in_body=table.is_body[table.at(starts)],
+    runs = table.at(encoding.starts)
+    owners = TokenOwners(
+        message_indices=table.owner[runs],
+        is_content=table.is_body[runs],
+        source_codes=table.source_codes[runs],
+        has_input=table.input_of[runs] != NO_MESSAGE,
+        is_generated=table.is_generated[runs],
+        starts_in_body=table.is_body[runs],
     )
+    for k in np.flatnonzero(encoding.stops > table.stops[runs]).tolist():
+        last = int(np.searchsorted(table.starts, encoding.stops[k])) - 1
+        _join_runs(table, owners, k, range(int(runs[k]), last + 1))
+    return owners
+
+
+def _join_runs(table: RunTable, owners: TokenOwners, token: int, runs: range) -> None:
+    """Fill in a token that lies in several runs: what comes first in it decides, and bodies go first."""
+    owned = (int(table.owner[run]) for run in runs)
+    bodies = [run for run in runs if table.is_body[run]]
+    sourced = (int(table.source_codes[run]) for run in bodies or runs)
+    owners.message_indices[token] = next((i for i in owned if i != NO_MESSAGE), NO_MESSAGE)
+    owners.is_content[token] = bool(bodies)
+    owners.source_codes[token] = next((code for code in sourced if code), 0)
+    owners.has_input[token] = any(table.input_of[run] != NO_MESSAGE for run in runs)
+    owners.is_generated[token] = any(table.is_generated[run] for run in runs)
 
 
 def untracked_characters(runs: Runs) -> dict[int, int]:

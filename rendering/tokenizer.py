@@ -134,7 +134,7 @@ class ChatTokenizer:
     def _find_separators(self) -> list[str]:
         """Control tokens before which a text can be cut without a change to its ids.
 
-        They are found before anything else looks at the text: what lies on either side is tokenised by itself.
+        They are found before anything else looks at the text, so both sides are tokenised by themselves.
         """
         added = self.hf.added_tokens_decoder.values()
         inner = "\0".join(token.content[1:] for token in added)
