@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jinja2
 import numpy as np
@@ -29,6 +30,9 @@ from tokscore.rendering.templates import (
 )
 from tokscore.rendering.tokenizer import ChatTokenizer, Encoding
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 _FIRST_VERIFIED = 10
 _VERIFIED_EVERY = 100
 
@@ -39,6 +43,28 @@ class Verify(StrEnum):
     SAMPLE = "sample"  # the text of all, the ids of the first ten and of every hundredth
     FULL = "full"  # text and ids of all
     OFF = "off"
+
+
+class Printed(NamedTuple):
+    """A conversation as the template printed it, not yet tokenised.
+
+    Attributes:
+        conversation: The record.
+        number: Its number in the input.
+        template: What printed it.
+        kwargs: Template kwargs of the run and of the record.
+        variables: The same with the special tokens.
+        messages: As the template saw them.
+        rendered: The text with its origins.
+    """
+
+    conversation: Conversation
+    number: int
+    template: str
+    kwargs: Mapping[str, Any]  # Any: JSON values
+    variables: Mapping[str, Any]
+    messages: list[dict[str, Any]]
+    rendered: RenderedText
 
 
 class Renderer:
@@ -86,58 +112,65 @@ class Renderer:
         Raises:
             ConversationError: The template or tokenizer refuses it, or transformers renders it otherwise.
         """
-        try:
-            return self._render(conversation, number)
-        except RecursionError:
-            raise ConversationError("is nested too deeply to render.") from None
-        except UnicodeEncodeError as error:
-            bad = error.object[error.start : error.end]
-            raise ConversationError(
-                f"holds {bad!r}, half of a character pair, which is no text; expected valid Unicode."
-            ) from error
+        printed = self.print(conversation, number)
+        return self.finish(printed, self.tokenizer.token_ids([printed.rendered.text])[0])
 
-    def _render(self, conversation: Conversation, number: int) -> RenderedTokens:
-        messages = prepare_messages(conversation.messages)
-        template = self.tokenizer.chat_template(has_tools=conversation.tools is not None)
-        kwargs = {**self._kwargs, **(conversation.template_kwargs or {})}
-        variables = {**self.tokenizer.variables, **kwargs}
-        rendered = render_template(
-            template,
-            messages,
-            tools=conversation.tools,
-            documents=None,
-            add_generation_prompt=self._add_generation_prompt,
-            variables=variables,
-        )
-        encoding = self.tokenizer.encode(rendered.text)
-        self._check(conversation, template, kwargs, rendered, encoding, number)
-        if not len(encoding.token_ids):
-            raise ConversationError("renders to no token at all.")
-        return self._attribute(conversation, template, variables, messages, rendered, encoding)
+    def print(self, conversation: Conversation, number: int) -> Printed:
+        """The first half of `render`: what has to be tokenised.
 
-    def _attribute(
-        self,
-        conversation: Conversation,
-        template: str,
-        variables: Mapping[str, Any],
-        messages: list[dict[str, Any]],
-        rendered: RenderedText,
-        encoding: Encoding,
-    ) -> RenderedTokens:
+        Raises:
+            ConversationError: The template refuses it.
+        """
+        with _clear_errors():
+            messages = prepare_messages(conversation.messages)
+            template = self.tokenizer.chat_template(has_tools=conversation.tools is not None)
+            kwargs = {**self._kwargs, **(conversation.template_kwargs or {})}
+            variables = {**self.tokenizer.variables, **kwargs}
+            rendered = render_template(
+                template,
+                messages,
+                tools=conversation.tools,
+                documents=None,
+                add_generation_prompt=self._add_generation_prompt,
+                variables=variables,
+            )
+            if not rendered.text.isascii():
+                rendered.text.encode()  # tokenizers do not say where a surrogate is
+        return Printed(conversation, number, template, kwargs, variables, messages, rendered)
+
+    def finish(self, printed: Printed, token_ids: NDArray[np.int32]) -> RenderedTokens:
+        """The second half of `render`.
+
+        Args:
+            printed: What `print` returned.
+            token_ids: What the tokenizer's `token_ids` gave for its text.
+
+        Raises:
+            ConversationError: transformers renders it otherwise, or the tokens cannot be attributed.
+        """
+        with _clear_errors():
+            encoding = self.tokenizer.align(printed.rendered.text, token_ids)
+            self._check(printed, encoding)
+            if not len(encoding.token_ids):
+                raise ConversationError("renders to no token at all.")
+            return self._attribute(printed, encoding)
+
+    def _attribute(self, printed: Printed, encoding: Encoding) -> RenderedTokens:
+        conversation, messages, rendered = printed.conversation, printed.messages, printed.rendered
         runs = run_table(rendered.runs)
         owners = token_owners(runs, encoding)
         roles = [str(message["role"]) for message in messages]
-        sampled = self._rule(variables).apply(
+        sampled = self._rule(printed.variables).apply(
             rendered.text,
             runs,
             encoding,
             owners,
             roles,
-            template=template,
+            template=printed.template,
             has_tools=conversation.tools is not None,
             has_generation_prompt=self._add_generation_prompt,
         )
-        if GENERATION_TAG.search(template):
+        if GENERATION_TAG.search(printed.template):
             sampled = apply_tags(
                 owners.is_generated, sampled, rendered.text, encoding, owners.message_indices
             )
@@ -169,49 +202,60 @@ class Renderer:
             self._rules[key] = SampledRule(self.tokenizer, variables)
         return self._rules[key]
 
-    def _check(
-        self,
-        conversation: Conversation,
-        template: str,
-        kwargs: Mapping[str, Any],
-        rendered: RenderedText,
-        encoding: Encoding,
-        number: int,
-    ) -> None:
+    def _check(self, printed: Printed, encoding: Encoding) -> None:
         """Compare with transformers' own rendering, as far as asked for."""
         if self._verify is Verify.OFF:
             return
+        hf, ours = self.tokenizer.hf, printed.rendered.text
 
         def theirs(*, tokenize: bool) -> Any:  # Any: text or ids
-            return self.tokenizer.hf.apply_chat_template(
-                list(conversation.messages),
-                tools=conversation.tools,
-                chat_template=template,
+            return hf.apply_chat_template(
+                list(printed.conversation.messages),
+                tools=printed.conversation.tools,
+                chat_template=printed.template,
                 add_generation_prompt=self._add_generation_prompt,
                 tokenize=tokenize,
                 return_dict=False,
-                **kwargs,
+                **printed.kwargs,
             )
 
         text = theirs(tokenize=False)
-        if text != rendered.text:
+        if text != ours:
             at = next(
-                (i for i, (a, b) in enumerate(zip(text, rendered.text, strict=False)) if a != b),
-                min(len(text), len(rendered.text)),
+                (i for i, (a, b) in enumerate(zip(text, ours, strict=False)) if a != b),
+                min(len(text), len(ours)),
             )
             raise ConversationError(
                 f"renders otherwise than in transformers from character {at}: "
-                f"{rendered.text[at : at + 40]!r} here, {text[at : at + 40]!r} there. "
+                f"{ours[at : at + 40]!r} here, {text[at : at + 40]!r} there. "
                 "Please report the template."
             )
-        if self._verify is Verify.FULL or number < _FIRST_VERIFIED or number % _VERIFIED_EVERY == 0:
-            ids = np.array(theirs(tokenize=True), np.int32)
-            if not np.array_equal(ids, encoding.token_ids):
-                n = min(len(ids), len(encoding.token_ids))
-                differing = np.flatnonzero(ids[:n] != encoding.token_ids[:n])
-                at = int(differing[0]) if len(differing) else n
-                raise ConversationError(
-                    f"gets other ids than in transformers from token {at}: "
-                    f"{encoding.token_ids[at : at + 5].tolist()} here, {ids[at : at + 5].tolist()} there. "
-                    "Please report the tokenizer."
-                )
+        if printed.number < _FIRST_VERIFIED:
+            ids = theirs(tokenize=True)
+        elif self._verify is Verify.FULL or printed.number % _VERIFIED_EVERY == 0:
+            ids = hf(text, add_special_tokens=False)["input_ids"]  # what the same call does with its text
+        else:
+            return
+        ids = np.array(ids, np.int32)
+        if not np.array_equal(ids, encoding.token_ids):
+            n = min(len(ids), len(encoding.token_ids))
+            differing = np.flatnonzero(ids[:n] != encoding.token_ids[:n])
+            at = int(differing[0]) if len(differing) else n
+            raise ConversationError(
+                f"gets other ids than in transformers from token {at}: "
+                f"{encoding.token_ids[at : at + 5].tolist()} here, {ids[at : at + 5].tolist()} there. "
+                "Please report the tokenizer."
+            )
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    try:
+        yield
+    except RecursionError:
+        raise ConversationError("is nested too deeply to render.") from None
+    except UnicodeEncodeError as error:
+        bad = error.object[error.start : error.end]
+        raise ConversationError(
+            f"holds {bad!r}, half of a character pair, which is no text; expected valid Unicode."
+        ) from error

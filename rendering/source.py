@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,7 +11,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokscore.rendering.conversations import parse_conversation
+from tokscore.rendering.batches import render_many
+from tokscore.rendering.conversations import Conversation, parse_conversation
 from tokscore.rendering.dataset import VOCABULARY_NAME, Dataset
 from tokscore.rendering.errors import ConversationError, UsageError
 from tokscore.rendering.manifest import MANIFEST_NAME, InputFile, Part, Setting, TokenizerIdentity
@@ -77,21 +79,29 @@ class ConversationSource:
 
     def read(self, part: Part) -> Iterator[RenderedConversation | FailedConversation]:
         """Render the lines of one part."""
-        for number, line in enumerate(read_lines(self.plan, part)):
-            yield self._render(part, line, number)
-
-    def _render(self, part: Part, line: Line, number: int) -> RenderedConversation | FailedConversation:
         name = self.inputs[part.file].name
-        try:
-            conversation = parse_conversation(line.content)
-            tokens = self._renderer.render(conversation, number=number)
-        except ConversationError as error:
-            return FailedConversation(
-                line.conversation_id, name, line.number, error.path, error.reason, error.hint
-            )
-        status = UNTRACKED_STATUS if tokens.n_untracked_characters else "ok"
-        row = ConversationRow(line.conversation_id, 0, name, line.number, status, conversation.metadata)
-        return RenderedConversation(row, tokens)
+        waiting: deque[tuple[Line, str | None]] = deque()
+
+        def parsed() -> Iterator[Conversation | ConversationError]:
+            for line in read_lines(self.plan, part):
+                try:
+                    item: Conversation | ConversationError = parse_conversation(line.content)
+                except ConversationError as error:
+                    item = error
+                metadata = item.metadata if isinstance(item, Conversation) else None
+                waiting.append((line._replace(content=b""), metadata))
+                yield item
+
+        for rendered in render_many(self._renderer, parsed(), first_number=part.first_line - 1):
+            line, metadata = waiting.popleft()
+            if isinstance(rendered, ConversationError):
+                yield FailedConversation(
+                    line.conversation_id, name, line.number, rendered.path, rendered.reason, rendered.hint
+                )
+                continue
+            status = UNTRACKED_STATUS if rendered.n_untracked_characters else "ok"
+            row = ConversationRow(line.conversation_id, 0, name, line.number, status, metadata)
+            yield RenderedConversation(row, rendered)
 
     def vocabulary(self) -> pa.Table:
         """The tokenizer's."""

@@ -1,0 +1,80 @@
+"""Many conversations in batches: while one batch is tokenised on all cores, the next one is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from tokscore.rendering.conversations import Conversation
+from tokscore.rendering.errors import ConversationError
+from tokscore.rendering.renderer import Printed, Renderer
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tokscore.rendering.rendered import RenderedTokens
+
+    _Batch = list[Printed | ConversationError]
+    _Result = RenderedTokens | ConversationError
+
+# A batch ends with the conversation that reaches one of these.
+BATCH_CHARACTERS = 2**20
+BATCH_CONVERSATIONS = 512
+
+
+def render_many(
+    renderer: Renderer, conversations: Iterable[Conversation | ConversationError], *, first_number: int = 0
+) -> Iterator[_Result]:
+    """What `Renderer.render` gives for each conversation, in order, with errors returned instead of raised.
+
+    Args:
+        renderer: What renders them.
+        conversations: Checked records; errors are passed through in their place.
+        first_number: Number of the first one in the input; decides which ids are verified.
+    """
+
+    def finish(batch: _Batch, ids: Future[list[NDArray[np.int32]]]) -> Iterator[_Result]:
+        token_ids = iter(ids.result())
+        for printed in batch:
+            if isinstance(printed, ConversationError):
+                yield printed
+                continue
+            try:
+                yield renderer.finish(printed, next(token_ids))
+            except ConversationError as error:
+                yield error
+
+    with ThreadPoolExecutor(1) as pool:
+        previous: tuple[_Batch, Future[list[NDArray[np.int32]]]] | None = None
+        for batch in _printed_batches(renderer, conversations, first_number):
+            texts = [item.rendered.text for item in batch if isinstance(item, Printed)]
+            tokenised = pool.submit(renderer.tokenizer.token_ids, texts)
+            if previous is not None:
+                yield from finish(*previous)
+            previous = batch, tokenised
+        if previous is not None:
+            yield from finish(*previous)
+
+
+def _printed_batches(
+    renderer: Renderer, conversations: Iterable[Conversation | ConversationError], first_number: int
+) -> Iterator[_Batch]:
+    batch: _Batch = []
+    n_characters = 0
+    for number, conversation in enumerate(conversations, first_number):
+        if isinstance(conversation, ConversationError):
+            batch.append(conversation)
+        else:
+            try:
+                printed = renderer.print(conversation, number)
+                n_characters += len(printed.rendered.text)
+                batch.append(printed)
+            except ConversationError as error:
+                batch.append(error)
+        if n_characters >= BATCH_CHARACTERS or len(batch) >= BATCH_CONVERSATIONS:
+            yield batch
+            batch, n_characters = [], 0
+    if batch:
+        yield batch
