@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from string import Formatter
 from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
 from jinja2 import nodes
-from jinja2.compiler import CodeGenerator, Frame
 from jinja2.filters import do_title, make_attrgetter
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
+from jinja2.utils import _PassArg
 
+from tokscore.rendering.compiler import TrackingGenerator
+from tokscore.rendering.growth import check_filter, check_format, check_method, check_operands
+from tokscore.rendering.limits import step, take, take_result, weigh
 from tokscore.rendering.provenance import (
-    TrackedBool,
     TrackedStr,
     concat,
     literal,
@@ -27,95 +31,7 @@ from tokscore.rendering.provenance import (
     untracked,
 )
 from tokscore.rendering.provenance_json import dumps
-
-
-class _TrackingGenerator(CodeGenerator):
-    """Compiles templates so that literals, outputs and `~` keep origins.
-
-    Each output is given the loop variables around it: the message they came from is the one that wrote it.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # Any: passed through to jinja2
-        super().__init__(*args, **kwargs)
-        self._loops: list[list[str]] = []
-
-    def _write_literal(self, text: str) -> None:
-        literals = self.environment.literals  # type: ignore[attr-defined]
-        literals.setdefault(text, literal(text))
-        self.write(f"environment.literals[{text!r}]")
-
-    def visit_Const(self, node: nodes.Const, frame: Frame) -> None:  # noqa: N802
-        self._write_constant(node.as_const(frame.eval_ctx))
-
-    def _write_constant(self, value: Any) -> None:  # Any: what jinja2 folded at compile time
-        if isinstance(value, str):
-            self._write_literal(value)
-        elif isinstance(value, (list, tuple)):
-            self.write("[" if isinstance(value, list) else "(")
-            for item in value:
-                self._write_constant(item)
-                self.write(", ")
-            self.write("]" if isinstance(value, list) else ")")
-        elif isinstance(value, dict):
-            self.write("{")
-            for key, item in value.items():
-                self._write_constant(key)
-                self.write(": ")
-                self._write_constant(item)
-                self.write(", ")
-            self.write("}")
-        else:
-            self.write(repr(value))
-
-    def visit_TemplateData(self, node: nodes.TemplateData, frame: Frame) -> None:  # noqa: N802
-        self._write_literal(str(node.as_const(frame.eval_ctx)))
-
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
-        self.write("environment.concat((")
-        for part in node.nodes:
-            self.visit(part, frame)
-            self.write(", ")
-        self.write("))")
-
-    def visit_For(self, node: nodes.For, frame: Frame) -> None:  # noqa: N802
-        names = [name.name for name in node.target.find_all(nodes.Name)]
-        if isinstance(node.target, nodes.Name):
-            names.append(node.target.name)
-        self._loops.append(names)
-        try:
-            super().visit_For(node, frame)
-        finally:
-            self._loops.pop()
-
-    def visit_Macro(self, node: nodes.Macro, frame: Frame) -> None:  # noqa: N802
-        outside, self._loops = self._loops, []
-        try:
-            super().visit_Macro(node, frame)
-        finally:
-            self._loops = outside
-
-    def visit_Output(self, node: nodes.Output, frame: Frame) -> None:  # noqa: N802
-        if frame.require_output_check:
-            if self.has_known_extends:
-                return
-            self.writeline("if parent_template is None:")
-            self.indent()
-        variables = "".join(f"{name}, " for name in self._loop_variables(frame))
-        for child in node.nodes:
-            head = (
-                "yield environment.emit("
-                if frame.buffer is None
-                else f"{frame.buffer}.append(environment.emit("
-            )
-            self.writeline(head, child)
-            self.visit(child, frame)
-            self.write(f", ({variables}))" + ("" if frame.buffer is None else ")"))
-        if frame.require_output_check:
-            self.outdent()
-
-    def _loop_variables(self, frame: Frame) -> list[str]:
-        references = (frame.symbols.find_ref(name) for names in self._loops for name in names)
-        return [reference for reference in references if reference is not None]
+from tokscore.rendering.tracked_values import TrackedBool
 
 
 class _Generation(jinja2.ext.Extension):
@@ -167,8 +83,10 @@ def _check_namespace_name(name: object) -> None:
 class TrackingEnvironment(ImmutableSandboxedEnvironment):
     """The sandbox in which templates run, with the names transformers gives them."""
 
-    code_generator_class = _TrackingGenerator
+    code_generator_class = TrackingGenerator
+    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
     concat = staticmethod(concat)
+    step = staticmethod(step)
 
     def __init__(self) -> None:
         super().__init__(
@@ -176,6 +94,7 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
             lstrip_blocks=True,
             extensions=[_Generation, jinja2.ext.loopcontrols],
             cache_size=0,
+            optimized=False,  # what is folded at compile time would escape the limits
         )
         self.literals: dict[str, TrackedStr] = {}
         self.globals |= {
@@ -183,6 +102,7 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
             "strftime_now": _strftime_now,
             "dict": _TemplateDict(),
             "namespace": _TemplateNamespace,
+            "lipsum": _refuse_chance,
         }
         self.filters |= {
             "tojson": dumps,
@@ -198,7 +118,10 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
             "title": _title,
             "indent": _indent,
             "safe": track,
+            "sum": self._sum,
+            "random": _refuse_chance,
         }
+        self.filters = {name: _guarded(name, apply) for name, apply in self.filters.items()}
         self.tests |= {
             "boolean": lambda value: isinstance(value, (bool, TrackedBool)),
             "true": lambda value: value is True or (isinstance(value, TrackedBool) and bool(value)),
@@ -219,6 +142,7 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
         runs = text._runs
         if not runs:
             return text
+        take(len(text))
         writer = None
         for variable in variables:
             origin = origin_of(variable)
@@ -233,31 +157,110 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
             text, tuple(run if run.writer is not None else run._replace(writer=writer) for run in runs)
         )
 
+    @staticmethod
+    def sliced(value: Any) -> Any:  # Any: template values
+        """A slice, counted."""
+        take_result(value)
+        return value
+
+    @staticmethod
+    def compared(value: Any) -> Any:  # Any: template values
+        """The left side of a comparison; comparing containers costs what they would print."""
+        if isinstance(value, (list, tuple, dict)):
+            weigh(value)
+        return value
+
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:  # Any: as in jinja2
+        """Call what a template calls, within its limits."""
+        step()
+        owner = getattr(obj, "__self__", None)
+        if isinstance(owner, (str, int)):
+            name = getattr(obj, "__name__", "")
+            check_method(owner, name, args, kwargs)
+            if name == "join" and not isinstance(owner, TrackedStr):
+                obj = track(owner).join
+        result = super().call(context, obj, *args, **kwargs)
+        take_result(result)
+        return result
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # Any: as in jinja2
+        """An operation within the limits."""
+        check_operands(operator, left, right)
+        result = super().call_binop(context, operator, left, right)
+        take_result(result)
+        return result
+
+    def call_test(self, name: str, value: Any, *args: Any, **kwargs: Any) -> Any:  # Any: as in jinja2
+        """A test that a filter makes for each item."""
+        step()
+        return super().call_test(name, value, *args, **kwargs)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:  # Any: as in jinja2
+        """As in the sandbox; bytes can only be turned back into text."""
+        if isinstance(obj, (bytes, bytearray)) and attr not in _BYTES_ATTRIBUTES:
+            return False
+        return super().is_safe_attribute(obj, attr, value)
+
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:  # Any: as in jinja2
         """`str.format` on tracked strings, inside the sandbox and with origins."""
         owner = getattr(value, "__self__", None)
-        if not isinstance(owner, TrackedStr) or getattr(value, "__name__", "") not in (
-            "format",
-            "format_map",
-        ):
+        name = getattr(value, "__name__", "")
+        if not isinstance(owner, str) or name not in ("format", "format_map"):
             return super().wrap_str_format(value)
         original = super().wrap_str_format(plain(owner).format)
         formatter = SandboxedFormatter(self)
 
         def formatted(*args: Any, **kwargs: Any) -> TrackedStr:  # Any: template values
-            if value.__name__ == "format_map":
+            if name == "format_map":
                 args, kwargs = (), dict(*args)
+            check_format(owner, "{", (*args, *kwargs.values()))
             assert original is not None
             expected = plain(original(*args, **kwargs))
-            made = _format(formatter, owner, args, kwargs)
+            made = _format(formatter, track(owner), args, kwargs)
             return made if plain(made) == expected else untracked(expected)
 
         return formatted
+
+    def _sum(
+        self, iterable: Iterable[Any], attribute: str | int | None = None, start: Any = 0
+    ) -> Any:  # Any: template values
+        if isinstance(start, str):
+            raise TypeError("sum() can't sum strings")
+        total = start
+        for item in iterable if attribute is None else map(make_attrgetter(self, attribute), iterable):
+            check_operands("+", total, item)
+            total = total + item
+            take_result(total)
+        return total
 
     def _join(self, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> TrackedStr:
         items = value if attribute is None else map(make_attrgetter(self, attribute), value)
         separator = literal("") if d == "" else track(d)
         return separator.join([track(item) for item in items])
+
+
+# What bytes may still do; whatever makes them longer is refused.
+_BYTES_ATTRIBUTES = frozenset({"decode", "hex", "startswith", "endswith", "find", "index", "count"})
+
+
+def _guarded(name: str, apply: Callable[..., Any]) -> Callable[..., Any]:  # Any: template values
+    """The same filter within the limits."""
+    passes = _PassArg.from_obj(apply)
+    n_passed = 0 if passes is None else 1
+
+    @wraps(apply)
+    def guarded(*args: Any, **kwargs: Any) -> Any:  # Any: template values
+        step()
+        check_filter(name, args[n_passed] if len(args) > n_passed else None, args[n_passed + 1 :], kwargs)
+        result = apply(*args, **kwargs)
+        take_result(result)
+        return result
+
+    return guarded
+
+
+def _refuse_chance(*_args: Any, **_kwargs: Any) -> NoReturn:  # Any: template values
+    raise jinja2.exceptions.SecurityError("it asks for chance, so that no two renderings are equal")
 
 
 def _format(

@@ -9,10 +9,13 @@ used again, so nothing is ever attributed by guess.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, SupportsIndex
 
-from tokscore.rendering.origins import UNTRACKED, Origin, Run, Runs, origin_of_path
+from tokscore.rendering.limits import PIECE_CHARACTERS, Budget, check, current_budget, take, weigh
+from tokscore.rendering.origins import UNTRACKED, Origin, Run, Runs
+
+_LARGE = 2**16
 
 
 class TrackedStr(str):
@@ -23,7 +26,16 @@ class TrackedStr(str):
 
     def __new__(cls, text: str, runs: Runs | None = None) -> TrackedStr:
         """A tracked string of `text`; `runs` must cover it exactly, without them it is untracked."""
-        made = str.__new__(cls, text)
+        budget = current_budget()
+        if budget is None:
+            made = str.__new__(cls, text)
+        else:
+            budget.take(len(text))
+            if len(text) < _LARGE:
+                made = str.__new__(cls, text)
+            else:
+                made = str.__new__(_LargeStr, text)
+                made._budget = budget
         if runs is None:
             runs = (Run(len(text), UNTRACKED),) if text else ()
         made._runs = runs
@@ -57,6 +69,7 @@ class TrackedStr(str):
             start, stop, step = key.indices(len(self))
             if step == 1:
                 return self._slice(start, max(start, stop))
+            take(PIECE_CHARACTERS * len(range(start, stop, step)))
             return concat([self._slice(i, i + 1) for i in range(start, stop, step)])
         if not hasattr(key, "__index__"):
             raise TypeError(f"string indices must be integers, not '{type(key).__name__}'")
@@ -69,6 +82,7 @@ class TrackedStr(str):
 
     def __iter__(self) -> Iterator[TrackedStr]:
         text, position = plain(self), 0
+        take(PIECE_CHARACTERS * len(text))
         for run in self._runs:
             for skip in range(run.length):
                 yield TrackedStr(text[position + skip], (run.part(skip, 1),))
@@ -255,6 +269,16 @@ class TrackedStr(str):
         return self._padded(padded, total // 2 + (total & width.__index__() & 1))
 
 
+class _LargeStr(TrackedStr):
+    """One that gives its characters back to the budget when it is gone, so that only what is held counts."""
+
+    __slots__ = ("_budget",)
+    _budget: Budget
+
+    def __del__(self) -> None:
+        self._budget.n_characters -= len(self)
+
+
 def plain(text: str) -> str:
     """The same characters as an ordinary `str`."""
     return str.__str__(text)
@@ -283,78 +307,17 @@ def syntax(text: str, origin: Origin | None) -> TrackedStr:
 EMPTY = TrackedStr("", ())
 
 
-class TrackedInt(int):
-    """An input number."""
+class TrackedValue:
+    """Base of the input values that are no strings."""
 
     _origin: Origin
-
-
-class TrackedFloat(float):
-    """An input number."""
-
-    _origin: Origin
-
-
-class TrackedBool(int):
-    """An input truth value; `bool` itself cannot be subclassed, so the environment's tests know it."""
-
-    _origin: Origin
-
-    def __str__(self) -> str:
-        return str(bool(self))
-
-    __repr__ = __str__
-
-
-class TrackedDict(dict[Any, Any]):  # Any: JSON values
-    """An input object."""
-
-    _origin: Origin
-
-
-class TrackedList(list[Any]):  # Any: JSON values
-    """An input array."""
-
-    _origin: Origin
-
-
-def wrap(value: Any, path: tuple[str | int, ...]) -> Any:  # Any: JSON values
-    """A copy of JSON-like data whose leaves know their path.
-
-    `None` stays what it is. Raises RecursionError on data nested too deeply.
-    """
-    if isinstance(value, str):
-        return copied(value, origin_of_path(path))
-    made: TrackedBool | TrackedInt | TrackedFloat | TrackedDict | TrackedList
-    if isinstance(value, bool):
-        made = TrackedBool(value)
-    elif isinstance(value, int):
-        made = TrackedInt(value)
-    elif isinstance(value, float):
-        made = TrackedFloat(value)
-    elif isinstance(value, Mapping):
-        made = TrackedDict(
-            (
-                syntax(key, origin_of_path((*path, key))) if isinstance(key, str) else key,
-                wrap(item, (*path, key)),
-            )
-            for key, item in value.items()
-        )
-    elif isinstance(value, (list, tuple)):
-        made = TrackedList(wrap(item, (*path, i)) for i, item in enumerate(value))
-    else:
-        return value
-    made._origin = origin_of_path(path)
-    return made
 
 
 def origin_of(value: object) -> Origin | None:
     """Where a value of a template came from, None if that is not known."""
     if isinstance(value, TrackedStr):
         return value._runs[0].origin if value._runs else None
-    if isinstance(value, (TrackedDict, TrackedList, TrackedInt, TrackedFloat, TrackedBool)):
-        return value._origin
-    return None
+    return value._origin if isinstance(value, TrackedValue) else None
 
 
 def track(value: object) -> TrackedStr:
@@ -364,6 +327,8 @@ def track(value: object) -> TrackedStr:
     if isinstance(value, str):
         return untracked(value)
     origin = origin_of(value)
+    if not isinstance(value, (int, float)) and value is not None:
+        weigh(value)
     text = plain(str(value))
     if origin is None and not isinstance(value, (int, float)) and value is not None and text:
         return untracked(text)
@@ -374,11 +339,15 @@ def concat(parts: Iterable[object]) -> TrackedStr:
     """All parts one after the other."""
     texts: list[str] = []
     runs: list[Run] = []
+    length = 0
     for part in parts:
         piece = part if isinstance(part, TrackedStr) else track(part)
         if piece._runs:
             texts.append(piece)
             runs.extend(piece._runs)
+            length += len(piece)
+            if length > _LARGE:
+                check(length)
     return TrackedStr("".join(texts), tuple(runs))
 
 

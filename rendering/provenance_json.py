@@ -6,9 +6,9 @@ import json
 import re
 from typing import Any
 
+from tokscore.rendering.limits import PIECE_CHARACTERS, take
 from tokscore.rendering.origins import SYNTAX, Origin, Run
 from tokscore.rendering.provenance import (
-    TrackedBool,
     TrackedStr,
     concat,
     origin_of,
@@ -16,6 +16,7 @@ from tokscore.rendering.provenance import (
     syntax,
     track,
 )
+from tokscore.rendering.tracked_values import TrackedBool
 
 _ESCAPED = re.compile(r'["\\\x00-\x1f]')
 _ESCAPED_ASCII = re.compile(r'["\\\x00-\x1f]|[^\x00-\x7f]')
@@ -106,6 +107,7 @@ class _Writer:
         pattern = _ESCAPED_ASCII if self.ensure_ascii else _ESCAPED
         runs, position = [], 0
         for match in pattern.finditer(raw):
+            take(PIECE_CHARACTERS)
             if match.start() > position:
                 runs.append(run.part(position, match.start() - position))
             position = match.end()

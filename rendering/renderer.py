@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jinja2
 import numpy as np
 
 from tokscore.rendering.attribution import (
@@ -17,7 +16,7 @@ from tokscore.rendering.attribution import (
     untracked_characters,
 )
 from tokscore.rendering.conversations import Conversation, tool_names
-from tokscore.rendering.errors import ConversationError, InputError
+from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.policies import apply_tags
 from tokscore.rendering.rendered import NO_MESSAGE, MessageFacts, MessageFlag, RenderedTokens
 from tokscore.rendering.sampled import SampledRule
@@ -95,12 +94,7 @@ class Renderer:
         self._verify = verify
         self._rules: dict[str, SampledRule] = {}
         for has_tools in (False, True):
-            try:
-                check_template(tokenizer.chat_template(has_tools=has_tools))
-            except jinja2.TemplateSyntaxError as error:
-                raise InputError(
-                    f"the chat template does not parse: line {error.lineno}: {error.message}"
-                ) from error
+            check_template(tokenizer.chat_template(has_tools=has_tools))
 
     def render(self, conversation: Conversation, *, number: int = 0) -> RenderedTokens:
         """Tokens of one conversation with the owner of each.

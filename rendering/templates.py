@@ -9,11 +9,25 @@ from typing import Any, NamedTuple
 
 import jinja2
 
+from tokscore.rendering.compiler import ConstantCheck
 from tokscore.rendering.environment import TrackingEnvironment
-from tokscore.rendering.errors import ConversationError
+from tokscore.rendering.errors import ConversationError, InputError
+from tokscore.rendering.limits import DEFAULT_LIMITS, TemplateLimitError, TemplateLimits, limited
 from tokscore.rendering.origins import Runs, merge_runs
-from tokscore.rendering.provenance import plain, track, wrap
+from tokscore.rendering.provenance import plain, track
+from tokscore.rendering.tracked_values import wrap
 
+_USUAL_ROLES = ("system", "user", "assistant", "tool")
+# What templates raise without meaning to.
+TEMPLATE_FAILURES = (
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    MemoryError,
+    AssertionError,
+)
 GENERATION_TAG = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
@@ -41,9 +55,19 @@ def check_template(template: str) -> None:
     """Compile a template.
 
     Raises:
-        jinja2.TemplateSyntaxError: It does not parse.
+        InputError: It does not parse, or holds constants that are too large to write out.
     """
-    _compiled(template)
+    try:
+        with limited(DEFAULT_LIMITS) as budget:
+            budget.begin()
+            ConstantCheck(_ENVIRONMENT).visit(_ENVIRONMENT.parse(template))
+        _compiled(template)
+    except jinja2.TemplateSyntaxError as error:
+        raise InputError(f"the chat template does not parse: line {error.lineno}: {error.message}") from error
+    except TemplateLimitError as error:
+        raise InputError(f"the chat template is refused: one of its constants {error.reason}") from error
+    except (RecursionError, SyntaxError, MemoryError) as error:
+        raise InputError("the chat template is nested too deeply to compile.") from error
 
 
 def prepare_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:  # Any: JSON values
@@ -69,6 +93,7 @@ def render_template(
     documents: Sequence[Mapping[str, Any]] | None = None,
     add_generation_prompt: bool = False,
     variables: Mapping[str, Any] | None = None,
+    limits: TemplateLimits = DEFAULT_LIMITS,
 ) -> RenderedText:
     """Text of a conversation with the origin of every character.
 
@@ -79,35 +104,40 @@ def render_template(
         documents: Documents for templates that take them.
         add_generation_prompt: Ask for the opener of the next assistant message.
         variables: Special tokens and template kwargs.
+        limits: What the template may take.
 
     Raises:
-        ConversationError: The template refuses the conversation.
+        ConversationError: The template refuses the conversation, or goes beyond the limits.
         RecursionError: The data is nested too deeply.
     """
     try:
-        context = {
-            "messages": wrap(messages, ("messages",)),
-            "tools": wrap(tools, ("tools",)),
-            "documents": wrap(documents, ("documents",)),
-            "add_generation_prompt": add_generation_prompt,
-        }
-        for name, value in (variables or {}).items():
-            context[name] = wrap(value, ("template", name))
-        text = track(_compiled(template).render(context))
+        with limited(limits) as budget:
+            context = {
+                "messages": wrap(messages, ("messages",)),
+                "tools": wrap(tools, ("tools",)),
+                "documents": wrap(documents, ("documents",)),
+                "add_generation_prompt": add_generation_prompt,
+            }
+            for name, value in (variables or {}).items():
+                context[name] = wrap(value, ("template", name))
+            budget.begin()
+            text = track(_compiled(template).render(context))
     except jinja2.exceptions.SecurityError as error:
         raise ConversationError(f"the chat template does something unsafe: {error.message}") from error
     except jinja2.exceptions.TemplateError as error:
-        raise ConversationError(f"the chat template refuses the conversation: {error.message}") from error
-    except (
-        TypeError,
-        ValueError,
-        KeyError,
-        IndexError,
-        AttributeError,
-        ZeroDivisionError,
-        OverflowError,
-    ) as error:
+        reason = f"the chat template refuses the conversation: {error.message}"
+        raise ConversationError(reason + _unusual_role(messages)) from error
+    except TEMPLATE_FAILURES as error:
         raise ConversationError(
             f"the chat template fails on the conversation: {type(error).__name__}: {error}"
+            + _unusual_role(messages)
         ) from error
     return RenderedText(plain(text), merge_runs(text._runs))
+
+
+def _unusual_role(messages: Sequence[Mapping[str, Any]]) -> str:  # Any: JSON values
+    """The first role that templates need not know, as an addition to why one refused the conversation."""
+    for i, message in enumerate(messages):
+        if (role := message.get("role")) not in _USUAL_ROLES:
+            return f" (messages[{i}] has the role {str(role)!r})"
+    return ""

@@ -15,9 +15,9 @@ from tokscore.rendering.provenance import (
     literal,
     plain,
     track,
-    wrap,
 )
 from tokscore.rendering.provenance_json import dumps
+from tokscore.rendering.tracked_values import wrap
 
 CONTENT = origin_of_path(("messages", 0, "content"))
 

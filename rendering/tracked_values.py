@@ -1,0 +1,64 @@
+"""Input data whose leaves know where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tokscore.rendering.origins import origin_of_path
+from tokscore.rendering.provenance import TrackedValue, copied, syntax
+
+
+class TrackedInt(int, TrackedValue):
+    """An input number."""
+
+
+class TrackedFloat(float, TrackedValue):
+    """An input number."""
+
+
+class TrackedBool(int, TrackedValue):
+    """An input truth value; `bool` itself cannot be subclassed, so the environment's tests know it."""
+
+    def __str__(self) -> str:
+        return str(bool(self))
+
+    __repr__ = __str__
+
+
+class TrackedDict(dict[Any, Any], TrackedValue):  # Any: JSON values
+    """An input object."""
+
+
+class TrackedList(list[Any], TrackedValue):  # Any: JSON values
+    """An input array."""
+
+
+def wrap(value: Any, path: tuple[str | int, ...]) -> Any:  # Any: JSON values
+    """A copy of JSON-like data whose leaves know their path.
+
+    `None` stays what it is. Raises RecursionError on data nested too deeply.
+    """
+    if isinstance(value, str):
+        return copied(value, origin_of_path(path))
+    made: TrackedBool | TrackedInt | TrackedFloat | TrackedDict | TrackedList
+    if isinstance(value, bool):
+        made = TrackedBool(value)
+    elif isinstance(value, int):
+        made = TrackedInt(value)
+    elif isinstance(value, float):
+        made = TrackedFloat(value)
+    elif isinstance(value, Mapping):
+        made = TrackedDict(
+            (
+                syntax(key, origin_of_path((*path, key))) if isinstance(key, str) else key,
+                wrap(item, (*path, key)),
+            )
+            for key, item in value.items()
+        )
+    elif isinstance(value, (list, tuple)):
+        made = TrackedList(wrap(item, (*path, i)) for i, item in enumerate(value))
+    else:
+        return value
+    made._origin = origin_of_path(path)
+    return made
