@@ -94,6 +94,9 @@ class TrackingGenerator(CodeGenerator):
         self.write(")")
 
     def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:
+        if any(isinstance(operand.expr, nodes.Const) for operand in node.ops):
+            super().visit_Compare(node, frame)
+            return
         self.write("(environment.compared(")
         self.visit(node.expr, frame)
         self.write(")")

@@ -18,8 +18,15 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.utils import _PassArg
 
 from tokscore.rendering.compiler import TrackingGenerator
-from tokscore.rendering.growth import check_filter, check_format, check_method, check_operands
+from tokscore.rendering.growth import (
+    GROWING_FILTERS,
+    check_filter,
+    check_format,
+    check_method,
+    check_operands,
+)
 from tokscore.rendering.limits import step, take, take_result, weigh
+from tokscore.rendering.origins import Run
 from tokscore.rendering.provenance import (
     TrackedStr,
     concat,
@@ -154,7 +161,13 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
         if writer is None:
             return text
         return TrackedStr(
-            text, tuple(run if run.writer is not None else run._replace(writer=writer) for run in runs)
+            text,
+            tuple(
+                run
+                if run.writer is not None
+                else Run(run.length, run.origin, run.start, writer, run.generated)
+                for run in runs
+            ),
         )
 
     @staticmethod
@@ -185,6 +198,8 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # Any: as in jinja2
         """An operation within the limits."""
+        if type(left) is TrackedStr and operator == "+":
+            return left + right
         check_operands(operator, left, right)
         result = super().call_binop(context, operator, left, right)
         take_result(result)
@@ -248,10 +263,14 @@ def _guarded(name: str, apply: Callable[..., Any]) -> Callable[..., Any]:  # Any
     passes = _PassArg.from_obj(apply)
     n_passed = 0 if passes is None else 1
 
+    is_harmless = name not in GROWING_FILTERS
+
     @wraps(apply)
     def guarded(*args: Any, **kwargs: Any) -> Any:  # Any: template values
         step()
-        check_filter(name, args[n_passed] if len(args) > n_passed else None, args[n_passed + 1 :], kwargs)
+        value = args[n_passed] if len(args) > n_passed else None
+        if not (is_harmless and isinstance(value, str)):
+            check_filter(name, value, args[n_passed + 1 :], kwargs)
         result = apply(*args, **kwargs)
         take_result(result)
         return result

@@ -49,17 +49,18 @@ class Budget:
         n_characters: Characters made so far; large strings give theirs back when they are gone.
     """
 
-    __slots__ = ("_allowed", "_deadline", "_limits", "_n_steps", "_unchecked", "n_characters")
+    __slots__ = ("_allowed", "_deadline", "_limits", "_n_steps", "_next_check", "n_characters")
 
     def __init__(self, limits: TemplateLimits) -> None:
         self._limits = limits
-        self._allowed: float = float("inf")
+        self._allowed = self._next_check = float("inf")
         self._deadline = thread_time() + limits.cpu_s
-        self._n_steps = self._unchecked = self.n_characters = 0
+        self._n_steps = self.n_characters = 0
 
     def begin(self) -> None:
         """All made so far is the conversation; count from here."""
         self._allowed = self._limits.n_characters + FACTOR * self.n_characters
+        self._look()
 
     def step(self) -> None:
         """Count one iteration, call or filter."""
@@ -70,11 +71,13 @@ class Budget:
     def take(self, n: int) -> None:
         """Count `n` characters that were made."""
         self.n_characters += n
-        self._unchecked += n
+        if self.n_characters > self._next_check:
+            self._look()
+
+    def _look(self) -> None:
         self.check(0)
-        if self._unchecked > CHARACTERS_BETWEEN_CHECKS:
-            self._unchecked = 0
-            self._check_time()
+        self._check_time()
+        self._next_check = min(self._allowed, self.n_characters + CHARACTERS_BETWEEN_CHECKS)
 
     def check(self, n: int) -> None:
         """Refuse to make `n` characters where that would go beyond the limit."""

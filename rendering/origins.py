@@ -86,7 +86,8 @@ def merge_runs(runs: Iterable[Run]) -> Runs:
                 and (run.start == last.start + last.length if last.start >= 0 else run.start == last.start)
             )
             if joins:
-                merged[-1] = last._replace(length=last.length + run.length)
+                length = last.length + run.length
+                merged[-1] = Run(length, last.origin, last.start, last.writer, last.generated)
                 continue
         merged.append(run)
     return tuple(merged)
