@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jinja2
 import numpy as np
 
 from tokscore.rendering.attribution import (
@@ -17,11 +18,13 @@ from tokscore.rendering.attribution import (
 )
 from tokscore.rendering.conversations import Conversation, tool_names
 from tokscore.rendering.errors import ConversationError
+from tokscore.rendering.limits import DEFAULT_LIMITS, TemplateLimits
 from tokscore.rendering.policies import apply_tags
 from tokscore.rendering.rendered import NO_MESSAGE, MessageFacts, MessageFlag, RenderedTokens
 from tokscore.rendering.sampled import SampledRule
 from tokscore.rendering.templates import (
     GENERATION_TAG,
+    TEMPLATE_FAILURES,
     RenderedText,
     check_template,
     prepare_messages,
@@ -76,6 +79,7 @@ class Renderer:
         template_kwargs: Mapping[str, Any] | None = None,  # Any: JSON values
         add_generation_prompt: bool = False,
         verify: Verify = Verify.SAMPLE,
+        limits: TemplateLimits = DEFAULT_LIMITS,
     ) -> None:
         """Prepare rendering.
 
@@ -84,6 +88,7 @@ class Renderer:
             template_kwargs: Variables for the template, such as `enable_thinking`; a record's own win.
             add_generation_prompt: End every conversation with the opener of the next answer.
             verify: How much to compare with transformers.
+            limits: What the template may take for one conversation.
 
         Raises:
             InputError: The template does not parse, or there is none.
@@ -92,6 +97,7 @@ class Renderer:
         self._kwargs = dict(template_kwargs or {})
         self._add_generation_prompt = add_generation_prompt
         self._verify = verify
+        self._limits = limits
         self._rules: dict[str, SampledRule] = {}
         for has_tools in (False, True):
             check_template(tokenizer.chat_template(has_tools=has_tools))
@@ -127,6 +133,7 @@ class Renderer:
                 documents=None,
                 add_generation_prompt=self._add_generation_prompt,
                 variables=variables,
+                limits=self._limits,
             )
             if not rendered.text.isascii():
                 rendered.text.encode()  # tokenizers do not say where a surrogate is
@@ -203,15 +210,20 @@ class Renderer:
         hf, ours = self.tokenizer.hf, printed.rendered.text
 
         def theirs(*, tokenize: bool) -> Any:  # Any: text or ids
-            return hf.apply_chat_template(
-                list(printed.conversation.messages),
-                tools=printed.conversation.tools,
-                chat_template=printed.template,
-                add_generation_prompt=self._add_generation_prompt,
-                tokenize=tokenize,
-                return_dict=False,
-                **printed.kwargs,
-            )
+            try:
+                return hf.apply_chat_template(
+                    list(printed.conversation.messages),
+                    tools=printed.conversation.tools,
+                    chat_template=printed.template,
+                    add_generation_prompt=self._add_generation_prompt,
+                    tokenize=tokenize,
+                    return_dict=False,
+                    **printed.kwargs,
+                )
+            except (jinja2.TemplateError, *TEMPLATE_FAILURES) as error:
+                raise ConversationError(
+                    f"renders here, but transformers refuses it: {type(error).__name__}: {error}"
+                ) from error
 
         text = theirs(tokenize=False)
         if text != ours:

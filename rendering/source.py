@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,11 +17,18 @@ from tokscore.rendering.batches import render_many
 from tokscore.rendering.conversations import Conversation, parse_conversation
 from tokscore.rendering.dataset import VOCABULARY_NAME, Dataset
 from tokscore.rendering.errors import ConversationError, UsageError
+from tokscore.rendering.limits import DEFAULT_LIMITS, TemplateLimits
 from tokscore.rendering.manifest import MANIFEST_NAME, InputFile, Part, Setting, TokenizerIdentity
 from tokscore.rendering.plan import Line, Plan, plan_files, read_lines
-from tokscore.rendering.rendered import ConversationRow, FailedConversation, RenderedConversation
+from tokscore.rendering.rendered import (
+    ConversationRow,
+    FailedConversation,
+    RenderedConversation,
+    RenderedTokens,
+)
 from tokscore.rendering.tables import DatasetKind
 from tokscore.rendering.tokenizer import ChatTokenizer
+from tokscore.rendering.truncation import LengthLimit
 from tokscore.rendering.vocabulary import vocabulary_table
 
 if TYPE_CHECKING:
@@ -68,14 +77,33 @@ class TokenSource(Protocol):
 class ConversationSource:
     """Conversation files, rendered as they are read."""
 
-    def __init__(self, plan: Plan, renderer: Renderer, settings: dict[str, Setting]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        renderer: Renderer,
+        settings: dict[str, Setting],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,  # Any: JSON values
+        length_limit: LengthLimit | None = None,
+    ) -> None:
         self.plan = plan
         self._renderer = renderer
+        self._tools = tools
+        self._length_limit = length_limit
         self.inputs: Sequence[InputFile] = plan.inputs
         self.parts: Sequence[Part] = plan.parts
         self.n_conversations = plan.n_records
         self.tokenizer = renderer.tokenizer.identity()
         self.settings = settings
+
+    def parse(self, line: Line) -> Conversation:
+        """The conversation in one line, with the tools of the run if it carries none.
+
+        Raises:
+            ConversationError: The record cannot be used.
+        """
+        conversation = parse_conversation(line.content)
+        return replace(conversation, tools=self._tools) if conversation.tools is None else conversation
 
     def read(self, part: Part) -> Iterator[RenderedConversation | FailedConversation]:
         """Render the lines of one part."""
@@ -85,7 +113,7 @@ class ConversationSource:
         def parsed() -> Iterator[Conversation | ConversationError]:
             for line in read_lines(self.plan, part):
                 try:
-                    item: Conversation | ConversationError = parse_conversation(line.content)
+                    item: Conversation | ConversationError = self.parse(line)
                 except ConversationError as error:
                     item = error
                 metadata = item.metadata if isinstance(item, Conversation) else None
@@ -94,14 +122,22 @@ class ConversationSource:
 
         for rendered in render_many(self._renderer, parsed(), first_number=part.first_line - 1):
             line, metadata = waiting.popleft()
-            if isinstance(rendered, ConversationError):
+            try:
+                tokens, cut = self._cut(rendered)
+            except ConversationError as error:
                 yield FailedConversation(
-                    line.conversation_id, name, line.number, rendered.path, rendered.reason, rendered.hint
+                    line.conversation_id, name, line.number, error.path, error.reason, error.hint
                 )
                 continue
-            status = UNTRACKED_STATUS if rendered.n_untracked_characters else "ok"
+            untracked = UNTRACKED_STATUS if tokens.n_untracked_characters else None
+            status = ",".join(filter(None, (untracked, cut))) or "ok"
             row = ConversationRow(line.conversation_id, 0, name, line.number, status, metadata)
-            yield RenderedConversation(row, rendered)
+            yield RenderedConversation(row, tokens)
+
+    def _cut(self, rendered: RenderedTokens | ConversationError) -> tuple[RenderedTokens, str | None]:
+        if isinstance(rendered, ConversationError):
+            raise rendered
+        return (rendered, None) if self._length_limit is None else self._length_limit.apply(rendered)
 
     def vocabulary(self) -> pa.Table:
         """The tokenizer's."""
@@ -145,8 +181,11 @@ def open_source(
     *,
     template: Path | None = None,
     template_kwargs: Mapping[str, Any] | None = None,  # Any: JSON values
+    tools: Sequence[Mapping[str, Any]] | None = None,  # Any: JSON values
     add_generation_prompt: bool = False,
     verify: Verify | None = None,
+    length_limit: LengthLimit | None = None,
+    template_limits: TemplateLimits = DEFAULT_LIMITS,
     revision: str | None = None,
     part_bytes: int | None = None,
 ) -> ConversationSource | DatasetSource:
@@ -157,8 +196,11 @@ def open_source(
         model: Model directory or hub id whose tokenizer renders the files.
         template: File with a chat template that replaces the tokenizer's own.
         template_kwargs: Variables for the template.
+        tools: Tool definitions for records that carry none.
         add_generation_prompt: End every conversation with the opener of the next answer.
         verify: How much to compare with transformers; a sample by default.
+        length_limit: Most tokens a conversation may have.
+        template_limits: What the template may take for one conversation.
         revision: Of the model, on the hub.
         part_bytes: Input bytes a part.
 
@@ -172,10 +214,10 @@ def open_source(
             raise UsageError(
                 f"{datasets[0]} is a dataset; give it alone, not with {len(inputs) - 1} other inputs."
             )
-        if template is not None or template_kwargs or add_generation_prompt:
+        if template is not None or template_kwargs or tools or add_generation_prompt or length_limit:
             raise UsageError(
-                f"{datasets[0]} is rendered already; --template, --template-kwargs and "
-                "--add-generation-prompt have no effect on it.\n"
+                f"{datasets[0]} is rendered already; --template, --template-kwargs, --tools, "
+                "--add-generation-prompt and --max-tokens have no effect on it.\n"
                 "Leave them out, or give the conversations instead."
             )
         return DatasetSource(Path(datasets[0]))
@@ -186,17 +228,28 @@ def open_source(
     source_template = None if template is None else _read_template(template)
     tokenizer = ChatTokenizer(model, revision=revision, template=source_template)
     renderer = Renderer(
-        tokenizer, template_kwargs=template_kwargs, add_generation_prompt=add_generation_prompt, verify=chosen
+        tokenizer,
+        template_kwargs=template_kwargs,
+        add_generation_prompt=add_generation_prompt,
+        verify=chosen,
+        limits=template_limits,
     )
     import transformers
 
     settings: dict[str, Setting] = {
-        "template_kwargs": msgspec.json.encode(dict(template_kwargs or {}), order="deterministic").decode(),
+        "template_kwargs": _sorted_json(dict(template_kwargs or {})).decode(),
+        "tools_sha256": None if tools is None else hashlib.sha256(_sorted_json(tools)).hexdigest(),
+        "max_tokens": None if length_limit is None else length_limit.max_tokens,
+        "truncate": None if length_limit is None else length_limit.truncate.value,
         "add_generation_prompt": add_generation_prompt,
         "verify": chosen.value,
         "transformers": transformers.__version__,
     }
-    return ConversationSource(plan, renderer, settings)
+    return ConversationSource(plan, renderer, settings, tools=tools, length_limit=length_limit)
+
+
+def _sorted_json(value: object) -> bytes:
+    return msgspec.json.encode(value, order="deterministic")
 
 
 def _read_template(path: Path) -> str:

@@ -1,0 +1,50 @@
+"""Conversations that are longer than allowed: refused, or cut with their attribution."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tokscore.rendering.errors import ConversationError
+from tokscore.rendering.rendered import RenderedTokens
+
+
+class Truncate(StrEnum):
+    """What happens to a conversation with more tokens than allowed."""
+
+    ERROR = "error"  # it becomes an error row
+    LEFT = "left"  # its last tokens are kept
+    RIGHT = "right"  # its first tokens are kept
+
+
+class LengthLimit(NamedTuple):
+    """Most tokens a conversation may have, and what happens to longer ones."""
+
+    max_tokens: int
+    truncate: Truncate = Truncate.ERROR
+
+    def apply(self, tokens: RenderedTokens) -> tuple[RenderedTokens, str | None]:
+        """The tokens that are kept, with their owners, and the status of a conversation that was cut.
+
+        Raises:
+            ConversationError: It is too long, and `truncate` is error.
+        """
+        n = len(tokens)
+        if n <= self.max_tokens:
+            return tokens, None
+        if self.truncate is Truncate.ERROR:
+            raise ConversationError(
+                f"has {n:,} tokens; --max-tokens allows {self.max_tokens:,}.",
+                hint="Keep its first or last tokens with --truncate right or left.",
+            )
+        start = n - self.max_tokens if self.truncate is Truncate.LEFT else 0
+        cut = slice(start, start + self.max_tokens)
+        per_token: dict[str, Any] = {  # Any: one array a field
+            field.name: value[cut]
+            for field in fields(tokens)
+            if isinstance(value := getattr(tokens, field.name), np.ndarray)
+        }
+        return replace(tokens, **per_token), f"truncated_{self.truncate.value}"
