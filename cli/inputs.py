@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tokscore.cli.options import Format, VerifyChoice
+from tokscore.cli.options import Format, TruncateChoice, VerifyChoice
 from tokscore.cli.output import Column, note, print_rows
 
 if TYPE_CHECKING:
@@ -15,16 +16,23 @@ if TYPE_CHECKING:
 _SHOWN_RENAMED = 3
 
 
+class RenderOptions(NamedTuple):
+    """What render and logprobs are told about rendering; the options of the same names."""
+
+    template: Path | None
+    template_kwargs: str | None
+    tools: Path | None
+    add_generation_prompt: bool
+    verify: VerifyChoice
+    max_tokens: int | None
+    truncate: TruncateChoice | None
+    template_timeout: float
+    template_characters: int
+    revision: str | None
+
+
 def open_conversations(
-    inputs: list[str],
-    model: str,
-    template: Path | None,
-    template_kwargs: str | None,
-    add_generation_prompt: bool,
-    verify: VerifyChoice,
-    revision: str | None,
-    *,
-    allow_dataset: bool,
+    inputs: list[str], model: str, chosen: RenderOptions, *, allow_dataset: bool
 ) -> ConversationSource | DatasetSource:
     """The token source for the arguments of render and logprobs.
 
@@ -33,17 +41,25 @@ def open_conversations(
         InputError: An input, the tokenizer or the template cannot be used.
     """
     from tokscore.rendering.errors import UsageError
+    from tokscore.rendering.limits import TemplateLimits
     from tokscore.rendering.renderer import Verify
     from tokscore.rendering.source import ConversationSource, open_source
+    from tokscore.rendering.truncation import LengthLimit, Truncate
 
+    if chosen.truncate is not None and chosen.max_tokens is None:
+        raise UsageError("--truncate needs a length: give --max-tokens N as well.")
+    truncate = Truncate((chosen.truncate or TruncateChoice.ERROR).value)
     source = open_source(
-        inputs,
+        expand_patterns(inputs),
         model,
-        template=template,
-        template_kwargs=_parse_object(template_kwargs),
-        add_generation_prompt=add_generation_prompt,
-        verify=Verify(verify.value),
-        revision=revision,
+        template=chosen.template,
+        template_kwargs=_parse_object(chosen.template_kwargs),
+        tools=_read_tools(chosen.tools),
+        add_generation_prompt=chosen.add_generation_prompt,
+        verify=Verify(chosen.verify.value),
+        length_limit=None if chosen.max_tokens is None else LengthLimit(chosen.max_tokens, truncate),
+        template_limits=TemplateLimits(chosen.template_timeout, chosen.template_characters),
+        revision=chosen.revision,
     )
     if not isinstance(source, ConversationSource):
         if not allow_dataset:
@@ -57,18 +73,61 @@ def open_conversations(
     return source
 
 
+def expand_patterns(inputs: list[str]) -> list[str]:
+    """The inputs with each pattern replaced by the files it matches, in order of their names.
+
+    Raises:
+        InputError: A pattern matches no file.
+    """
+    from tokscore.rendering.errors import InputError
+
+    found: list[str] = []
+    for name in inputs:
+        if not glob.has_magic(name) or Path(name).exists():
+            found.append(name)
+            continue
+        files = sorted(path for path in glob.glob(name, recursive=True) if Path(path).is_file())  # noqa: PTH207
+        if not files:
+            raise InputError(f"{name} matches no file; expected JSONL files of conversations.")
+        found += files
+    return found
+
+
 def _parse_object(text: str | None) -> dict[str, Any] | None:  # Any: JSON values
     from tokscore.rendering.errors import UsageError
 
     if text is None:
         return None
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UsageError(f"--template-kwargs is not JSON: {error}.") from error
+    value = _parse_json(text, "--template-kwargs")
     if not isinstance(value, dict):
         raise UsageError('--template-kwargs is no object; expected one such as {"enable_thinking": false}.')
     return value
+
+
+def _read_tools(path: Path | None) -> list[dict[str, Any]] | None:  # Any: JSON values
+    from tokscore.rendering.errors import UsageError
+
+    if path is None:
+        return None
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read the tools in {path}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the tools in {path} are not UTF-8: byte {error.start} is damaged.") from error
+    tools = _parse_json(text, f"--tools {path}")
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise UsageError(f"--tools {path} is no list of objects; expected the tools of an OpenAI request.")
+    return tools
+
+
+def _parse_json(text: str, place: str) -> Any:  # Any: JSON values
+    from tokscore.rendering.errors import UsageError
+
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{place} is not JSON: {error}.") from error
 
 
 def print_plan(source: ConversationSource | DatasetSource, form: Format) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from tokscore.cli import options
-from tokscore.cli.inputs import open_conversations, print_plan
+from tokscore.cli.inputs import RenderOptions, open_conversations, print_plan
 from tokscore.cli.options import Format
 from tokscore.cli.output import ProgressLine, note
 from tokscore.cli.stats import print_stats
@@ -38,8 +38,13 @@ def logprobs(
     ] = 1.0,
     template: options.Template = None,
     template_kwargs: options.TemplateKwargs = None,
+    tools: options.Tools = None,
     add_generation_prompt: options.GenerationPrompt = False,
+    max_tokens: options.MaxTokens = None,
+    truncate: options.TruncateOption = None,
     verify: options.VerifyOption = options.VerifyChoice.SAMPLE,
+    template_timeout: options.TemplateTimeout = options.TEMPLATE_TIMEOUT_S,
+    template_characters: options.TemplateCharacters = options.TEMPLATE_CHARACTERS,
     on_error: options.OnErrorOption = options.OnErrorChoice.FAIL,
     revision: options.Revision = None,
     form: options.FormatOption = Format.TABLE,
@@ -54,9 +59,19 @@ def logprobs(
     from tokscore.rendering.run import OnError
     from tokscore.scoring import plan_engine, score
 
-    source = open_conversations(
-        inputs, model, template, template_kwargs, add_generation_prompt, verify, revision, allow_dataset=True
+    chosen = RenderOptions(
+        template=template,
+        template_kwargs=template_kwargs,
+        tools=tools,
+        add_generation_prompt=add_generation_prompt,
+        verify=verify,
+        max_tokens=max_tokens,
+        truncate=truncate,
+        template_timeout=template_timeout,
+        template_characters=template_characters,
+        revision=revision,
     )
+    source = open_conversations(inputs, model, chosen, allow_dataset=True)
     spec = plan_engine(
         model,
         engine=engine.value,

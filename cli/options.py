@@ -37,6 +37,14 @@ class VerifyChoice(StrEnum):
     OFF = "off"
 
 
+class TruncateChoice(StrEnum):
+    """What happens to a conversation with more tokens than --max-tokens."""
+
+    ERROR = "error"
+    LEFT = "left"
+    RIGHT = "right"
+
+
 class GroupBy(StrEnum):
     """Token columns that make the rows of a report."""
 
@@ -71,14 +79,21 @@ class By(StrEnum):
     MESSAGE = "message"
 
 
+TEMPLATE_TIMEOUT_S = 30.0
+TEMPLATE_CHARACTERS = 2**28
+
 Inputs = Annotated[
     list[str],
-    typer.Argument(metavar="INPUT", help="JSONL files of conversations, or - for standard input."),
+    typer.Argument(
+        metavar="INPUT",
+        help="JSONL files of conversations, patterns such as 'rollouts/*.jsonl', or - for standard input.",
+    ),
 ]
 InputsOrDataset = Annotated[
     list[str],
     typer.Argument(
-        metavar="INPUT", help="JSONL files of conversations, - for standard input, or one token dataset."
+        metavar="INPUT",
+        help="JSONL files of conversations, patterns, - for standard input, or one token dataset.",
     ),
 ]
 Model = Annotated[
@@ -87,6 +102,10 @@ Model = Annotated[
 ]
 Out = Annotated[
     Path,
+    option("--out", "-o", metavar="DIR", help="Directory of the dataset to write.", show_default=False),
+]
+OptionalOut = Annotated[
+    Path | None,
     option("--out", "-o", metavar="DIR", help="Directory of the dataset to write.", show_default=False),
 ]
 Template = Annotated[
@@ -99,6 +118,40 @@ TemplateKwargs = Annotated[
         "--template-kwargs",
         metavar="JSON",
         help="Variables for the template: '{\"enable_thinking\": false}'.",
+    ),
+]
+Tools = Annotated[
+    Path | None,
+    option("--tools", metavar="FILE", help="JSON list of tool definitions for records that carry none."),
+]
+MaxTokens = Annotated[
+    int | None,
+    option("--max-tokens", metavar="N", min=1, help="Most tokens a conversation may have."),
+]
+TruncateOption = Annotated[
+    TruncateChoice | None,
+    option(
+        "--truncate",
+        help="Longer conversations: an error row each, or keep the last (left) or first (right) N tokens.",
+        show_default="error",
+    ),
+]
+TemplateTimeout = Annotated[
+    float,
+    option(
+        "--template-timeout",
+        metavar="S",
+        min=0,
+        help="Processor seconds the template may take for one conversation.",
+    ),
+]
+TemplateCharacters = Annotated[
+    int,
+    option(
+        "--template-characters",
+        metavar="N",
+        min=1,
+        help="Characters the template may build for one conversation, beyond 50 times its length.",
     ),
 ]
 GenerationPrompt = Annotated[

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from tokscore.cli import options
-from tokscore.cli.inputs import open_conversations, print_plan
+from tokscore.cli.explain import print_explanation
+from tokscore.cli.inputs import RenderOptions, open_conversations, print_plan
 from tokscore.cli.options import Format
 from tokscore.cli.output import Column, ProgressLine, note, print_json, print_rows
 
 if TYPE_CHECKING:
     from tokscore.rendering.dataset import Dataset
+    from tokscore.rendering.source import ConversationSource
 
 SHOWN_MESSAGES = 24
 EPILOG = """Examples:
@@ -47,16 +49,27 @@ MESSAGE_COLUMNS = (
 def render(
     inputs: options.Inputs,
     model: options.Model,
-    out: options.Out,
+    out: options.OptionalOut = None,
     template: options.Template = None,
     template_kwargs: options.TemplateKwargs = None,
+    tools: options.Tools = None,
     add_generation_prompt: options.GenerationPrompt = False,
+    max_tokens: options.MaxTokens = None,
+    truncate: options.TruncateOption = None,
     verify: options.VerifyOption = options.VerifyChoice.SAMPLE,
+    template_timeout: options.TemplateTimeout = options.TEMPLATE_TIMEOUT_S,
+    template_characters: options.TemplateCharacters = options.TEMPLATE_CHARACTERS,
     on_error: options.OnErrorOption = options.OnErrorChoice.FAIL,
     revision: options.Revision = None,
     form: options.FormatOption = Format.TABLE,
     by: options.ByOption = None,
     dry_run: options.DryRun = False,
+    explain: Annotated[
+        str | None,
+        options.option(
+            "--explain", metavar="ID", help="Print the tokens of one conversation with their owners instead."
+        ),
+    ] = None,
 ) -> None:
     """Turn conversations into tokens that know their message, role and field.
 
@@ -64,15 +77,34 @@ def render(
     again goes on where it stopped.
     """
     from tokscore.rendering.dataset import Dataset
+    from tokscore.rendering.errors import UsageError
     from tokscore.rendering.run import OnError
     from tokscore.rendering.run import render as run_render
+    from tokscore.rendering.source import ConversationSource
 
-    source = open_conversations(
-        inputs, model, template, template_kwargs, add_generation_prompt, verify, revision, allow_dataset=False
+    if out is None and explain is None and not dry_run:
+        raise UsageError("there is nowhere to write: give -o DIR, or --explain ID to look at a conversation.")
+    chosen = RenderOptions(
+        template=template,
+        template_kwargs=template_kwargs,
+        tools=tools,
+        add_generation_prompt=add_generation_prompt,
+        verify=verify,
+        max_tokens=max_tokens,
+        truncate=truncate,
+        template_timeout=template_timeout,
+        template_characters=template_characters,
+        revision=revision,
     )
+    source = open_conversations(inputs, model, chosen, allow_dataset=False)
     if dry_run:
         print_plan(source, form)
         return
+    assert isinstance(source, ConversationSource)
+    if explain is not None:
+        explain_conversation(source, explain, form)
+        return
+    assert out is not None
     with ProgressLine("rendering", source.n_conversations, "conversations") as line:
         summary = run_render(source, out, on_error=OnError(on_error.value), progress=line.update)
     if summary.n_parts_skipped:
@@ -81,6 +113,21 @@ def render(
         note(f"{summary.n_failed} conversations failed; they are listed in {out / 'errors'}.")
     print_summary(Dataset(out), form, by)
     note(f"wrote {out}")
+
+
+def explain_conversation(source: ConversationSource, conversation_id: str, form: Format) -> None:
+    """Print one conversation token by token.
+
+    Raises:
+        InputError: There is no such conversation, or it cannot be rendered.
+        DifferenceError: transformers renders it otherwise; it is printed all the same.
+    """
+    from tokscore.rendering.explanation import explain
+
+    explanation = explain(source, conversation_id)
+    print_explanation(explanation, form)
+    if explanation.difference is not None:
+        raise explanation.difference.at(f"{explanation.source_file}:{explanation.source_line}")
 
 
 def print_summary(dataset: Dataset, form: Format, by: options.By | None) -> None:

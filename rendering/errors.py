@@ -71,6 +71,18 @@ class ConversationError(InputError):
         return f"{place}{where}{self.reason}{hint}"
 
 
+class DifferenceError(ConversationError):
+    """A conversation that transformers renders otherwise.
+
+    Attributes:
+        character: First character of the text that differs, None where the texts are equal.
+        token: First token that differs, None where the texts differ already.
+    """
+
+    character: int | None = None
+    token: int | None = None
+
+
 def _rebuild(
     cls: type[ConversationError], reason: str, path: str, hint: str, source: str
 ) -> ConversationError:

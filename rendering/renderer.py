@@ -17,7 +17,7 @@ from tokscore.rendering.attribution import (
     untracked_characters,
 )
 from tokscore.rendering.conversations import Conversation, tool_names
-from tokscore.rendering.errors import ConversationError
+from tokscore.rendering.errors import ConversationError, DifferenceError
 from tokscore.rendering.limits import DEFAULT_LIMITS, TemplateLimits
 from tokscore.rendering.policies import apply_tags
 from tokscore.rendering.rendered import NO_MESSAGE, MessageFacts, MessageFlag, RenderedTokens
@@ -139,19 +139,21 @@ class Renderer:
                 rendered.text.encode()  # tokenizers do not say where a surrogate is
         return Printed(conversation, number, template, kwargs, variables, messages, rendered)
 
-    def finish(self, printed: Printed, token_ids: NDArray[np.int32]) -> RenderedTokens:
+    def finish(self, printed: Printed, token_ids: NDArray[np.int32], *, check: bool = True) -> RenderedTokens:
         """The second half of `render`.
 
         Args:
             printed: What `print` returned.
             token_ids: What the tokenizer's `token_ids` gave for its text.
+            check: Compare with transformers, as far as the run asks for it.
 
         Raises:
             ConversationError: transformers renders it otherwise, or the tokens cannot be attributed.
         """
         with _clear_errors():
             encoding = self.tokenizer.align(printed.rendered.text, token_ids)
-            self._check(printed, encoding)
+            if check:
+                self._check(printed, encoding)
             if not len(encoding.token_ids):
                 raise ConversationError("renders to no token at all.")
             return self._attribute(printed, encoding)
@@ -231,11 +233,13 @@ class Renderer:
                 (i for i, (a, b) in enumerate(zip(text, ours, strict=False)) if a != b),
                 min(len(text), len(ours)),
             )
-            raise ConversationError(
+            difference = DifferenceError(
                 f"renders otherwise than in transformers from character {at}: "
                 f"{ours[at : at + 40]!r} here, {text[at : at + 40]!r} there. "
                 "Please report the template."
             )
+            difference.character = at
+            raise difference
         if printed.number < _FIRST_VERIFIED:
             ids = theirs(tokenize=True)
         elif self._verify is Verify.FULL or printed.number % _VERIFIED_EVERY == 0:
@@ -247,11 +251,13 @@ class Renderer:
             n = min(len(ids), len(encoding.token_ids))
             differing = np.flatnonzero(ids[:n] != encoding.token_ids[:n])
             at = int(differing[0]) if len(differing) else n
-            raise ConversationError(
+            difference = DifferenceError(
                 f"gets other ids than in transformers from token {at}: "
                 f"{encoding.token_ids[at : at + 5].tolist()} here, {ids[at : at + 5].tolist()} there. "
                 "Please report the tokenizer."
             )
+            difference.token = at
+            raise difference
 
 
 @contextmanager

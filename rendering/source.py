@@ -87,9 +87,9 @@ class ConversationSource:
         length_limit: LengthLimit | None = None,
     ) -> None:
         self.plan = plan
-        self._renderer = renderer
+        self.renderer = renderer
         self._tools = tools
-        self._length_limit = length_limit
+        self.length_limit = length_limit
         self.inputs: Sequence[InputFile] = plan.inputs
         self.parts: Sequence[Part] = plan.parts
         self.n_conversations = plan.n_records
@@ -120,28 +120,35 @@ class ConversationSource:
                 waiting.append((line._replace(content=b""), metadata))
                 yield item
 
-        for rendered in render_many(self._renderer, parsed(), first_number=part.first_line - 1):
+        for rendered in render_many(self.renderer, parsed(), first_number=part.first_line - 1):
             line, metadata = waiting.popleft()
             try:
-                tokens, cut = self._cut(rendered)
+                tokens, status = self.finish(rendered)
             except ConversationError as error:
                 yield FailedConversation(
                     line.conversation_id, name, line.number, error.path, error.reason, error.hint
                 )
                 continue
-            untracked = UNTRACKED_STATUS if tokens.n_untracked_characters else None
-            status = ",".join(filter(None, (untracked, cut))) or "ok"
             row = ConversationRow(line.conversation_id, 0, name, line.number, status, metadata)
             yield RenderedConversation(row, tokens)
 
-    def _cut(self, rendered: RenderedTokens | ConversationError) -> tuple[RenderedTokens, str | None]:
+    def finish(self, rendered: RenderedTokens | ConversationError) -> tuple[RenderedTokens, str]:
+        """What enters the dataset of a rendered conversation, and its status.
+
+        Raises:
+            ConversationError: It is one, or the conversation is too long.
+        """
         if isinstance(rendered, ConversationError):
             raise rendered
-        return (rendered, None) if self._length_limit is None else self._length_limit.apply(rendered)
+        untracked = UNTRACKED_STATUS if rendered.n_untracked_characters else None
+        tokens, cut = rendered, None
+        if self.length_limit is not None:
+            tokens, cut = self.length_limit.apply(rendered)
+        return tokens, ",".join(filter(None, (untracked, cut))) or "ok"
 
     def vocabulary(self) -> pa.Table:
         """The tokenizer's."""
-        return vocabulary_table(self._renderer.tokenizer)
+        return vocabulary_table(self.renderer.tokenizer)
 
 
 class DatasetSource:

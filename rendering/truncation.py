@@ -26,6 +26,14 @@ class LengthLimit(NamedTuple):
     max_tokens: int
     truncate: Truncate = Truncate.ERROR
 
+    def kept(self, n_tokens: int) -> slice:
+        """The tokens that stay of so many."""
+        if n_tokens <= self.max_tokens or self.truncate is Truncate.ERROR:
+            return slice(0, n_tokens)
+        if self.truncate is Truncate.LEFT:
+            return slice(n_tokens - self.max_tokens, n_tokens)
+        return slice(0, self.max_tokens)
+
     def apply(self, tokens: RenderedTokens) -> tuple[RenderedTokens, str | None]:
         """The tokens that are kept, with their owners, and the status of a conversation that was cut.
 
@@ -40,10 +48,9 @@ class LengthLimit(NamedTuple):
                 f"has {n:,} tokens; --max-tokens allows {self.max_tokens:,}.",
                 hint="Keep its first or last tokens with --truncate right or left.",
             )
-        start = n - self.max_tokens if self.truncate is Truncate.LEFT else 0
-        cut = slice(start, start + self.max_tokens)
+        kept = self.kept(n)
         per_token: dict[str, Any] = {  # Any: one array a field
-            field.name: value[cut]
+            field.name: value[kept]
             for field in fields(tokens)
             if isinstance(value := getattr(tokens, field.name), np.ndarray)
         }

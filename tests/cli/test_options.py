@@ -6,8 +6,10 @@ import pytest
 
 from tokscore.analytics import GroupBy
 from tokscore.cli import options
+from tokscore.rendering.limits import DEFAULT_LIMITS, TemplateLimits
 from tokscore.rendering.renderer import Verify
 from tokscore.rendering.run import OnError
+from tokscore.rendering.truncation import Truncate
 from tokscore.scoring import ENGINES
 from tokscore.scoring.load import AUTO, DTYPES
 
@@ -18,9 +20,14 @@ from tokscore.scoring.load import AUTO, DTYPES
         (options.GroupBy, list(GroupBy)),
         (options.OnErrorChoice, list(OnError)),
         (options.VerifyChoice, list(Verify)),
+        (options.TruncateChoice, list(Truncate)),
         (options.EngineChoice, [AUTO, *ENGINES]),
         (options.DtypeChoice, list(DTYPES)),
     ],
 )
 def test_the_choices_of_an_option_are_those_of_its_room(choices: type[StrEnum], values: list[str]) -> None:
     assert sorted(choices) == sorted(values)
+
+
+def test_the_limits_on_templates_are_those_of_the_room() -> None:
+    assert TemplateLimits(options.TEMPLATE_TIMEOUT_S, options.TEMPLATE_CHARACTERS) == DEFAULT_LIMITS

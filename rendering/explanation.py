@@ -1,0 +1,110 @@
+"""One conversation laid open: the text of every token beside its owner, and where transformers differs."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tokscore.rendering.errors import DifferenceError, InputError
+from tokscore.rendering.plan import Line, read_lines
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tokscore.rendering.rendered import RenderedTokens
+    from tokscore.rendering.source import ConversationSource
+    from tokscore.rendering.tokenizer import Encoding
+
+
+class Explanation(NamedTuple):
+    """What rendering made of one conversation.
+
+    Attributes:
+        conversation_id: As in a dataset.
+        source_file: Base name of the input.
+        source_line: 1-based line.
+        status: "ok", or what was done to it.
+        tokens: Ids with their owners.
+        texts: The characters of each token; empty where the tokens before it cover them.
+        is_control: bool, shape [tokens]: a control token that came from content.
+        difference: How transformers' rendering differs, None where it does not or was not compared.
+        different_token: First token that differs.
+    """
+
+    conversation_id: str
+    source_file: str
+    source_line: int
+    status: str
+    tokens: RenderedTokens
+    texts: list[str]
+    is_control: NDArray[np.bool_]
+    difference: DifferenceError | None
+    different_token: int | None
+
+
+def explain(source: ConversationSource, conversation_id: str) -> Explanation:
+    """Render one conversation of `source`; a difference from transformers is reported beside the result.
+
+    Raises:
+        InputError: There is no such conversation.
+        ConversationError: It cannot be rendered.
+    """
+    line, name = _find(source, conversation_id)
+    renderer, difference = source.renderer, None
+    printed = renderer.print(source.parse(line), 0)
+    text = printed.rendered.text
+    token_ids = renderer.tokenizer.token_ids([text])[0]
+    try:
+        tokens = renderer.finish(printed, token_ids)
+    except DifferenceError as error:
+        difference = error
+        tokens = renderer.finish(printed, token_ids, check=False)
+    encoding = renderer.tokenizer.align(text, token_ids)
+    different = None if difference is None else _different_token(difference, encoding)
+    is_control = np.isin(token_ids, list(renderer.tokenizer.special_ids)) & tokens.is_content
+    kept = slice(None) if source.length_limit is None else source.length_limit.kept(len(tokens))
+    tokens, status = source.finish(tokens)
+    return Explanation(
+        conversation_id=conversation_id,
+        source_file=name,
+        source_line=line.number,
+        status=status,
+        tokens=tokens,
+        texts=_texts(text, encoding)[kept],
+        is_control=is_control[kept],
+        difference=difference,
+        different_token=None if different is None else different - (kept.start or 0),
+    )
+
+
+def _find(source: ConversationSource, conversation_id: str) -> tuple[Line, str]:
+    known: list[str] = []
+    for part in source.parts:
+        for line in read_lines(source.plan, part):
+            if line.conversation_id == conversation_id:
+                return line, source.inputs[part.file].name
+            known.append(line.conversation_id)
+    close = get_close_matches(conversation_id, known[:10_000], n=3, cutoff=0) or known[:3]
+    raise InputError(
+        f"no conversation has the id {conversation_id}; there are {len(known):,}, such as {', '.join(close)}."
+    )
+
+
+def _texts(text: str, encoding: Encoding) -> list[str]:
+    """Characters of each token; what a normaliser left out stands with the token behind it."""
+    texts, reached = [], 0
+    for stop in encoding.stops.tolist():
+        texts.append(text[reached:stop] if stop > reached else "")
+        reached = max(reached, stop)
+    if texts:
+        texts[-1] += text[reached:]
+    return texts
+
+
+def _different_token(difference: DifferenceError, encoding: Encoding) -> int:
+    if difference.token is not None:
+        return difference.token
+    at = np.searchsorted(encoding.stops, difference.character or 0, side="right")
+    return min(int(at), len(encoding.stops))
