@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokscore.rendering.columns import make_tables
 from tokscore.rendering.manifest import Manifest
-from tokscore.rendering.rendered import (
-    NO_MESSAGE,
-    ConversationRow,
-    FailedConversation,
-    RenderedConversation,
-    RenderedTokens,
-)
-from tokscore.rendering.spans import message_counts, positions_in_message, run_starts
+from tokscore.rendering.rendered import FailedConversation, RenderedConversation
 from tokscore.rendering.tables import CONVERSATIONS, MESSAGES, ROW_GROUP_ROWS, SPANS, TOKEN_TABLES
 
 _FLOATS = ("logprob", "entropy", "recorded_logprob", "top_logprobs.list.element")
@@ -71,16 +63,17 @@ class _TableFile:
         self._waiting.append(table)
         self._n_waiting += table.num_rows
         if self._n_waiting >= ROW_GROUP_ROWS:
-            self._flush()
+            self._write(self._n_waiting - self._n_waiting % ROW_GROUP_ROWS)
 
-    def _flush(self) -> None:
-        if self._n_waiting:
-            table = pa.concat_tables(self._waiting).cast(self._schema)
-            self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-        self._waiting, self._n_waiting = [], 0
+    def _write(self, n_rows: int) -> None:
+        table = pa.concat_tables(self._waiting).cast(self._schema)
+        self._writer.write_table(table.slice(0, n_rows), row_group_size=ROW_GROUP_ROWS)
+        rest = table.slice(n_rows)
+        self._waiting, self._n_waiting = [rest], rest.num_rows
 
     def finish(self) -> None:
-        self._flush()
+        if self._n_waiting:
+            self._write(self._n_waiting)
         self._writer.close()
         _sync_rename(self._temporary, self.path)
 
@@ -106,7 +99,8 @@ class PartWriter:
         self._messages = _TableFile(root / "messages" / part_name(index), MESSAGES, metadata)
         self._conversations = _TableFile(root / "conversations" / part_name(index), CONVERSATIONS, metadata)
         self._tokens = _TableFile(root / manifest.kind.value / part_name(index), self._schema, metadata)
-        self._n_rows = 0
+        self._waiting: list[tuple[RenderedConversation, dict[str, pa.Array] | None]] = []
+        self._n_waiting = self._n_rows = 0
         self._finished = False
 
     def __enter__(self) -> Self:
@@ -127,132 +121,39 @@ class PartWriter:
         self._failures.append(failure)
 
     def add(self, conversation: RenderedConversation, scores: dict[str, pa.Array] | None = None) -> None:
-        """Append one conversation.
+        """Append one conversation; rows are made a row group at a time.
 
         Args:
             conversation: Its tokens and what is known of it.
             scores: The score columns by name, each of length [tokens]; only for score datasets.
         """
-        row, tokens = conversation
-        columns = token_columns(row, tokens)
-        if scores is not None:
-            columns |= scores
+        self._waiting.append((conversation, scores))
+        self._n_waiting += len(conversation.tokens)
+        if self._n_waiting >= ROW_GROUP_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        conversations = [conversation for conversation, _ in self._waiting]
+        tables = make_tables(conversations, part=self._index, first_row=self._n_rows)
+        columns = tables.tokens
+        score_names = self._schema.names[len(columns) :]
+        for name in score_names:
+            columns[name] = pa.chunked_array([scores[name] for _, scores in self._waiting if scores])
         self._tokens.append(pa.table([columns[name] for name in self._schema.names], schema=self._schema))
-        self._spans.append(_span_table(row, tokens))
-        messages, totals = _message_table(row, tokens)
-        self._messages.append(messages)
-        self._conversations.append(_conversation_table(row, tokens, totals, self._index, self._n_rows))
-        self._n_rows += len(tokens)
+        self._spans.append(tables.spans)
+        self._messages.append(tables.messages)
+        self._conversations.append(tables.conversations)
+        self._n_rows += self._n_waiting
+        self._waiting, self._n_waiting = [], 0
 
     def finish(self) -> None:
         """Flush and rename all files; the token table, last, marks the part done."""
+        self._flush()
         lines = b"".join(msgspec.json.encode(failure._asdict()) + b"\n" for failure in self._failures)
         self._errors_path.parent.mkdir(parents=True, exist_ok=True)
         write_file(self._errors_path, lines)
         for table in (self._spans, self._messages, self._conversations, self._tokens):
             table.finish()
         self._finished = True
-
-
-class _Totals(NamedTuple):
-    n_sampled: int | None
-    n_content: int
-
-
-def _repeated(value: str | int | None, n: int, dtype: pa.DataType) -> pa.Array:
-    return pa.repeat(pa.scalar(value, dtype), n)
-
-
-def _nullable_bool(mask: np.ndarray[tuple[int], np.dtype[np.int8]]) -> pa.Array:
-    return pa.array(mask == 1, mask=mask == -1)
-
-
-def _by_message(
-    values: Sequence[str | None], indices: np.ndarray[tuple[int], np.dtype[np.int32]]
-) -> pa.Array:
-    """A value of each token's message; null at -1."""
-    where = pa.array(indices, pa.int32(), mask=indices == NO_MESSAGE)
-    return pa.array(values, pa.string()).take(where)
-
-
-def token_columns(row: ConversationRow, tokens: RenderedTokens) -> dict[str, pa.Array]:
-    """The columns of `tables.TOKENS` for one conversation."""
-    n = len(tokens)
-    return {
-        "conversation_id": _repeated(row.conversation_id, n, pa.string()),
-        "branch": _repeated(row.branch, n, pa.int32()),
-        "position": pa.array(np.arange(n, dtype=np.int32)),
-        "token_id": pa.array(tokens.token_ids, pa.int32()),
-        "message_index": pa.array(tokens.message_indices, pa.int32()),
-        "role": _by_message([message.role for message in tokens.messages], tokens.message_indices),
-        "source": pa.array(tokens.sources, pa.string()).take(pa.array(tokens.source_codes)),
-        "is_content": pa.array(tokens.is_content),
-        "is_sampled": _nullable_bool(tokens.sampled_mask),
-        "position_in_message": pa.array(positions_in_message(tokens)),
-    }
-
-
-def _span_table(row: ConversationRow, tokens: RenderedTokens) -> pa.Table:
-    starts = run_starts(tokens.message_indices, tokens.source_codes, tokens.is_content, tokens.sampled_mask)
-    stops = np.append(starts[1:], len(tokens)) if len(starts) else starts
-    owners = tokens.message_indices[starts]
-    n = len(starts)
-    columns = [
-        _repeated(row.conversation_id, n, pa.string()),
-        _repeated(row.branch, n, pa.int32()),
-        pa.array(owners, pa.int32()),
-        _by_message([message.role for message in tokens.messages], owners),
-        _by_message([message.tool_name for message in tokens.messages], owners),
-        pa.array(tokens.sources, pa.string()).take(pa.array(tokens.source_codes[starts])),
-        pa.array(tokens.is_content[starts]),
-        _nullable_bool(tokens.sampled_mask[starts]),
-        pa.array(starts, pa.int32()),
-        pa.array(stops, pa.int32()),
-    ]
-    return pa.table(columns, schema=SPANS)
-
-
-def _message_table(row: ConversationRow, tokens: RenderedTokens) -> tuple[pa.Table, _Totals]:
-    counts = message_counts(tokens)
-    n = len(tokens.messages)
-    known = [message.unknown_reason is None for message in tokens.messages]
-    unknown = ~np.array(known, bool) | (counts.n_sampled < 0)
-    absent = counts.n_tokens == 0
-    columns = [
-        _repeated(row.conversation_id, n, pa.string()),
-        _repeated(row.branch, n, pa.int32()),
-        pa.array(np.arange(n, dtype=np.int32)),
-        pa.array([message.role for message in tokens.messages], pa.string()),
-        pa.array([message.tool_name for message in tokens.messages], pa.string()),
-        pa.array(counts.start, pa.int32(), mask=absent),
-        pa.array(counts.stop, pa.int32(), mask=absent),
-        pa.array(counts.n_tokens, pa.int32()),
-        pa.array(counts.n_sampled, pa.int32(), mask=unknown),
-        pa.array(counts.n_content, pa.int32()),
-        pa.array([message.n_dropped_characters for message in tokens.messages], pa.int32()),
-        pa.array([list(message.flags) for message in tokens.messages], pa.list_(pa.string())),
-        pa.array([message.unknown_reason for message in tokens.messages], pa.string()),
-    ]
-    n_sampled = None if bool(unknown.any()) else int((tokens.sampled_mask == 1).sum())
-    return pa.table(columns, schema=MESSAGES), _Totals(n_sampled, int(tokens.is_content.sum()))
-
-
-def _conversation_table(
-    row: ConversationRow, tokens: RenderedTokens, totals: _Totals, part: int, first_row: int
-) -> pa.Table:
-    record = {
-        "conversation_id": row.conversation_id,
-        "branch": row.branch,
-        "source_file": row.source_file,
-        "source_line": row.source_line,
-        "n_messages": len(tokens.messages),
-        "n_tokens": len(tokens),
-        "n_sampled": totals.n_sampled,
-        "n_content": totals.n_content,
-        "n_template": int((tokens.message_indices == NO_MESSAGE).sum()),
-        "part": part,
-        "first_row": first_row,
-        "status": row.status,
-        "metadata": row.metadata,
-    }
-    return pa.Table.from_pylist([record], schema=CONVERSATIONS)

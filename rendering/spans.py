@@ -31,20 +31,6 @@ def run_starts(*columns: NDArray[np.generic]) -> NDArray[np.int64]:
     return np.flatnonzero(changed)
 
 
-def positions_in_message(tokens: RenderedTokens) -> NDArray[np.int32]:
-    """Index of each token among the tokens of its message, shape [tokens].
-
-    Tokens of no message are counted together.
-    """
-    order = np.argsort(tokens.message_indices, kind="stable")
-    starts = run_starts(tokens.message_indices[order])
-    lengths = np.diff(np.append(starts, len(order)))
-    within = np.arange(len(order)) - np.repeat(starts, lengths)
-    positions = np.empty(len(order), np.int32)
-    positions[order] = within
-    return positions
-
-
 class MessageCounts(NamedTuple):
     """Per message, each of shape [messages].
 
