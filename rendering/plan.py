@@ -9,22 +9,27 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from tokscore.rendering.errors import InputError
 from tokscore.rendering.manifest import InputFile, Part
 
+if TYPE_CHECKING:
+    from _typeshed import SupportsRead
+
 PART_BYTES = 4 * 2**20
 STDIN = "-"
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_COPIED_BYTES = 2**20
 
 
 class Plan(NamedTuple):
     """What is read, and in which parts.
 
     Attributes:
-        paths: Files to read; standard input is a temporary copy.
+        paths: Files to read; of standard input and compressed files, temporary copies.
         inputs: The same as they enter the manifest.
         parts: In order; together they cover every line once.
         n_records: Lines that are not blank.
@@ -74,14 +79,15 @@ def plan_files(inputs: Sequence[str], *, part_bytes: int = PART_BYTES) -> Plan:
     """Read the inputs once and divide them.
 
     Args:
-        inputs: Paths; `-` is standard input.
+        inputs: Paths, also of files compressed with gzip or zstd; `-` is standard input.
         part_bytes: A part ends with the line in which it reaches this size.
 
     Raises:
-        InputError: A file is missing or empty, or there are no inputs.
+        InputError: A file is missing, empty or damaged, or there are no inputs.
     """
-    paths = tuple(_spool_stdin() if name == STDIN else _existing(name) for name in inputs)
-    names = tuple("stdin" if given == STDIN else path.name for given, path in zip(inputs, paths, strict=True))
+    given = [_spool(sys.stdin.buffer) if name == STDIN else _existing(name) for name in inputs]
+    names = ["stdin" if name == STDIN else path.name for name, path in zip(inputs, given, strict=True)]
+    paths = tuple(_unpacked(path, name) for path, name in zip(given, names, strict=True))
     taken: set[str] = set()
     files: list[InputFile] = []
     parts: list[Part] = []
@@ -139,11 +145,28 @@ def _existing(name: str) -> Path:
     return path
 
 
-def _spool_stdin() -> Path:
-    with tempfile.NamedTemporaryFile(prefix="tokscore-stdin-", suffix=".jsonl", delete=False) as spool:
-        shutil.copyfileobj(sys.stdin.buffer, spool)
-    path = Path(spool.name)
-    atexit.register(path.unlink, missing_ok=True)
+def _unpacked(path: Path, name: str) -> Path:
+    """The file itself, or a temporary copy of what is compressed in it, so that its parts can be read apart."""
+    with path.open("rb") as handle:
+        magic = handle.read(4)
+    codec = next((codec for start, codec in _COMPRESSED.items() if magic.startswith(start)), None)
+    if codec is None:
+        return path
+    import pyarrow as pa
+
+    try:
+        with pa.CompressedInputStream(pa.OSFile(str(path)), codec) as stream:
+            return _spool(stream)
+    except OSError as error:
+        raise InputError(f"{name} is damaged: {error}. Compress it again.") from error
+
+
+def _spool(stream: SupportsRead[bytes]) -> Path:
+    """A temporary copy, deleted when the process ends."""
+    with tempfile.NamedTemporaryFile(prefix="tokscore-", suffix=".jsonl", delete=False) as spool:
+        path = Path(spool.name)
+        atexit.register(path.unlink, missing_ok=True)
+        shutil.copyfileobj(stream, spool, _COPIED_BYTES)
     return path
 
 

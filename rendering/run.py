@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from enum import StrEnum
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
 from tokscore.rendering.dataset import prepare_output
 from tokscore.rendering.errors import InputError
-from tokscore.rendering.manifest import Manifest
-from tokscore.rendering.parts import PartWriter
-from tokscore.rendering.rendered import FailedConversation
+from tokscore.rendering.manifest import Manifest, Part
 from tokscore.rendering.source import TokenSource
 from tokscore.rendering.tables import DatasetKind
+from tokscore.rendering.workers import PARTS_PER_WORKER, OnError, PartJob, PartResult
 
-
-class OnError(StrEnum):
-    """What one bad conversation does to a run."""
-
-    FAIL = "fail"  # ends it
-    SKIP = "skip"  # is listed in errors/
+__all__ = ["OnError", "Progress", "RenderSummary", "render"]
 
 
 class RenderSummary(NamedTuple):
@@ -51,6 +45,7 @@ def render(
     out: Path,
     *,
     on_error: OnError = OnError.FAIL,
+    workers: int = 1,
     progress: Progress = lambda _conversations, _tokens: None,
 ) -> RenderSummary:
     """Write the token dataset of `source` to `out`; parts that are there already are kept.
@@ -59,7 +54,9 @@ def render(
         source: Planned conversations.
         out: Directory, new or of the same plan.
         on_error: What one bad conversation does.
-        progress: Called after each conversation.
+        workers: Processes that write parts; few parts are written here. More than one need a picklable source
+            and `if __name__ == "__main__":` in the script that calls this. The files do not depend on it.
+        progress: Called after each conversation, with several workers after each part.
 
     Raises:
         UsageError: `out` holds another run.
@@ -77,27 +74,37 @@ def render(
         parts=list(source.parts),
     ).sealed()
     done = prepare_output(out, manifest, source.vocabulary)
-    n_conversations = n_tokens = n_failed = 0
-    first_failure: FailedConversation | None = None
-    for part in manifest.parts:
-        if part.index in done:
-            continue
-        with PartWriter(out, manifest, part.index) as writer:
-            for item in source.read(part):
-                if isinstance(item, FailedConversation):
-                    if on_error is OnError.FAIL:
-                        raise item.error()
-                    writer.fail(item)
-                    first_failure = first_failure or item
-                    n_failed += 1
-                else:
-                    writer.add(item)
-                    n_conversations += 1
-                    n_tokens += len(item.tokens)
-                progress(n_conversations + n_failed, n_tokens)
-            writer.finish()
-    if first_failure is not None and not n_conversations and not done:
+    parts = [part for part in manifest.parts if part.index not in done]
+    job = PartJob(source, out, manifest, on_error)
+    n_workers = min(workers, len(parts) // PARTS_PER_WORKER)
+    results = job.write_on(n_workers, parts) if n_workers > 1 else _write_here(job, parts, progress)
+    total = PartResult()
+    with closing(results):
+        for result in results:
+            total = PartResult(
+                total.n_conversations + result.n_conversations,
+                total.n_tokens + result.n_tokens,
+                total.n_failed + result.n_failed,
+                total.first_failure or result.first_failure,
+            )
+            progress(total.n_conversations + total.n_failed, total.n_tokens)
+    if total.first_failure is not None and not total.n_conversations and not done:
         raise InputError(
-            f"none of the {n_failed} conversations could be rendered. The first: {first_failure.error()}"
+            f"none of the {total.n_failed} conversations could be rendered. "
+            f"The first: {total.first_failure.error()}"
         )
-    return RenderSummary(n_conversations, n_tokens, n_failed, len(done), len(manifest.parts))
+    return RenderSummary(
+        total.n_conversations, total.n_tokens, total.n_failed, len(done), len(manifest.parts)
+    )
+
+
+def _write_here(job: PartJob, parts: Sequence[Part], progress: Progress) -> Generator[PartResult]:
+    n_conversations = n_tokens = 0
+
+    def seen(n: int) -> None:
+        nonlocal n_conversations, n_tokens
+        n_conversations, n_tokens = n_conversations + 1, n_tokens + n
+        progress(n_conversations, n_tokens)
+
+    for part in parts:
+        yield job.write(part, seen)

@@ -1,0 +1,167 @@
+"""The parts of a render run, written here or by several processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, NamedTuple
+
+from tokscore.rendering.errors import TokscoreError
+from tokscore.rendering.manifest import Manifest, Part
+from tokscore.rendering.parts import PartWriter
+from tokscore.rendering.rendered import FailedConversation
+
+if TYPE_CHECKING:
+    from multiprocessing.synchronize import Event
+
+    from tokscore.rendering.source import TokenSource
+
+# Starting a process takes about as long as rendering a part.
+PARTS_PER_WORKER = 2
+
+
+class OnError(StrEnum):
+    """What one bad conversation does to a run."""
+
+    FAIL = "fail"  # ends it
+    SKIP = "skip"  # is listed in errors/
+
+
+class PartResult(NamedTuple):
+    """What became of the conversations of one part.
+
+    Attributes:
+        n_conversations: Written.
+        n_tokens: Written.
+        n_failed: Listed in errors/.
+        first_failure: Of these, the first.
+    """
+
+    n_conversations: int = 0
+    n_tokens: int = 0
+    n_failed: int = 0
+    first_failure: FailedConversation | None = None
+
+
+@dataclass(frozen=True)
+class PartJob:
+    """All that writing a part needs besides the part.
+
+    Attributes:
+        source: Yields the conversations.
+        out: The dataset.
+        manifest: Sealed.
+        on_error: What one bad conversation does.
+    """
+
+    source: TokenSource
+    out: Path
+    manifest: Manifest
+    on_error: OnError
+
+    def write(self, part: Part, seen: Callable[[int], None]) -> PartResult:
+        """Write one part.
+
+        Args:
+            part: Of the manifest.
+            seen: Called after each conversation with the number of its tokens, 0 if it failed.
+
+        Raises:
+            ConversationError: A conversation cannot be rendered and `on_error` is fail.
+        """
+        n_conversations = n_tokens = n_failed = 0
+        first_failure: FailedConversation | None = None
+        with PartWriter(self.out, self.manifest, part.index) as writer:
+            for item in self.source.read(part):
+                if isinstance(item, FailedConversation):
+                    if self.on_error is OnError.FAIL:
+                        raise item.error()
+                    writer.fail(item)
+                    first_failure = first_failure or item
+                    n_failed += 1
+                    seen(0)
+                else:
+                    writer.add(item)
+                    n_conversations += 1
+                    n_tokens += len(item.tokens)
+                    seen(len(item.tokens))
+            writer.finish()
+        return PartResult(n_conversations, n_tokens, n_failed, first_failure)
+
+    def write_on(self, n_workers: int, parts: Sequence[Part]) -> Generator[PartResult]:
+        """Write parts on several processes; the results come in the order of the parts.
+
+        The processes are started anew, so a script that calls this needs `if __name__ == "__main__":`.
+
+        Raises:
+            ConversationError: A conversation cannot be rendered and `on_error` is fail; of several, that of
+                the first part.
+            TokscoreError: A process was killed.
+        """
+        context = multiprocessing.get_context("spawn")
+        stop = context.Event()
+        executor = ProcessPoolExecutor(
+            n_workers, mp_context=context, initializer=_start, initargs=(pickle.dumps(self), stop)
+        )
+        try:
+            futures = [executor.submit(_write, part) for part in parts]
+            for future in futures:
+                yield future.result()
+        except BrokenProcessPool as error:
+            raise TokscoreError(
+                "a worker process ended without a result; it may have been killed for want of memory.\n"
+                "Run the command again, it goes on where it stopped; --workers 1 takes the least memory."
+            ) from error
+        finally:
+            stop.set()
+            executor.shutdown(cancel_futures=True)
+
+
+class _Stopped(Exception):  # noqa: N818
+    """The run ended while a part was being written."""
+
+
+class _Worker(NamedTuple):
+    job: PartJob
+    stop: Event
+
+
+_WORKER: list[_Worker] = []
+
+
+def _start(job: bytes, stop: Event) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and says stop
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    Thread(target=_exit_with_parent, daemon=True).start()
+    _WORKER.append(_Worker(pickle.loads(job), stop))  # noqa: S301
+
+
+def _exit_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _write(part: Part) -> PartResult:
+    worker = _WORKER[0]
+
+    def check(_n_tokens: int) -> None:
+        if worker.stop.is_set():
+            raise _Stopped
+
+    return worker.job.write(part, check)
+
+
+def all_cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
