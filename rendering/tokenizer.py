@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _PROBE = "Hello, world: 3 plus 4 makes 7."
+_UNICODE_PROBE = _PROBE + " é 你好 🎉"
 _PIECE_CHARACTERS = 8192
 _COMMIT = re.compile(r"snapshots/([0-9a-f]{40})")
 
@@ -92,15 +93,15 @@ class ChatTokenizer:
 
     def _alignment(self) -> tuple[TokenBytes, bool]:
         """The bytes of all ids, and whether offsets can be asked for where these do not spell a text."""
-        ids = self.token_ids([_PROBE])[0]
         if self._backend is None:
+            ids = self.token_ids([_UNICODE_PROBE])[0]
             for decoder in KNOWN_DECODERS:
                 token_bytes = TokenBytes(self._contents(decoder))
-                if token_bytes.spans(_PROBE, ids) is not None:
+                if token_bytes.spans(_UNICODE_PROBE, ids) is not None:
                     return token_bytes, False
             raise InputError(
-                f"{self.name} has a slow tokenizer ({type(self.hf).__name__}) whose tokens do not spell the "
-                f"text: {_PROBE!r} became {self.hf.convert_ids_to_tokens(ids.tolist())}.\n"
+                f"{self.name} has a slow tokenizer ({type(self.hf).__name__}) whose tokens do not spell the text: "
+                f"{_UNICODE_PROBE!r} became {self.hf.convert_ids_to_tokens(ids.tolist())}.\n"
                 "Use a copy of the model with tokenizer.json."
             )
         declared = None if self._backend.decoder is None else json.loads(self._backend.decoder.__getstate__())
@@ -108,7 +109,7 @@ class ChatTokenizer:
         offsets = np.array(self._backend.encode(_PROBE, add_special_tokens=False).offsets).reshape(-1, 2)
         covered = offsets[:, 1] > offsets[:, 0]
         usable = len(covered) and covered.mean() >= 0.5 and offsets.max() >= len(_PROBE) - 1
-        if not usable and token_bytes.spans(_PROBE, ids) is None:
+        if not usable and token_bytes.spans(_PROBE, self.token_ids([_PROBE])[0]) is None:
             raise InputError(
                 f"the tokenizer of {self.name} gives no usable character offsets: for {_PROBE!r} "
                 f"{int((~covered).sum())} of {len(covered)} tokens stand for no character. "

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -64,3 +65,16 @@ def test_a_file_without_records_is_refused(tmp_path: Path, content: str, reason:
     path.write_text(content)
     with pytest.raises(InputError, match=reason):
         plan_files([str(path)])
+
+
+def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl.gz"
+    path.write_bytes(gzip.compress(b"{}\n" * 1000)[:-12])
+    with pytest.raises(InputError, match=r"c.jsonl.gz is damaged"):
+        plan_files([str(path)])
+
+
+def test_lines_of_an_archive_are_numbered_and_divided(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"id": "a"}\n{}\n') + gzip.compress(b'{"id": "b"}\n'))
+    assert ids(str(path), part_bytes=1) == ["a", "c.jsonl.gz:2", "b"]
