@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tokscore.rendering.origins import REASONING_FIELDS, UNTRACKED, Runs, origin_of_path
+from tokscore.rendering.origins import REASONING_FIELDS, SYNTAX, UNTRACKED, Runs, origin_of_path
 from tokscore.rendering.rendered import NO_MESSAGE, TEMPLATE_SOURCE
 from tokscore.rendering.tokenizer import Encoding
 
@@ -154,6 +154,29 @@ def dropped_characters(messages: Sequence[Mapping[str, Any]], runs: Runs) -> lis
             _collect_texts(message.get(field), ("messages", i, field), texts)
         dropped.append(sum(length - _covered(printed.get(path, [])) for path, length in texts.items()))
     return dropped
+
+
+def encoded_twice(messages: Sequence[Mapping[str, Any]], runs: Runs) -> set[int]:
+    """Messages whose tool-call arguments are JSON text that the template encoded as a JSON string again.
+
+    Args:
+        messages: As the template saw them.
+        runs: Of the rendered text.
+    """
+    found = set()
+    for run in runs:
+        origin = run.origin
+        if origin is None or origin.root != "tool_calls" or run.start != SYNTAX or origin.message is None:
+            continue
+        value: Any = messages  # Any: JSON values
+        try:
+            for key in origin.path[1:]:
+                value = value[key]
+        except (KeyError, IndexError, TypeError):  # the characters of a key
+            continue
+        if origin.path[-1] == "arguments" and isinstance(value, str):
+            found.add(origin.message)
+    return found
 
 
 def _collect_texts(

@@ -11,6 +11,7 @@ import numpy as np
 
 from tokscore.rendering.attribution import (
     dropped_characters,
+    encoded_twice,
     run_table,
     token_owners,
     untracked_characters,
@@ -31,6 +32,7 @@ from tokscore.rendering.tokenizer import ChatTokenizer, Encoding
 
 _FIRST_VERIFIED = 10
 _VERIFIED_EVERY = 100
+_USUAL_ROLES = frozenset({"system", "user", "assistant", "tool"})
 
 
 class Verify(StrEnum):
@@ -101,14 +103,21 @@ class Renderer:
         template = self.tokenizer.chat_template(has_tools=conversation.tools is not None)
         kwargs = {**self._kwargs, **(conversation.template_kwargs or {})}
         variables = {**self.tokenizer.variables, **kwargs}
-        rendered = render_template(
-            template,
-            messages,
-            tools=conversation.tools,
-            documents=None,
-            add_generation_prompt=self._add_generation_prompt,
-            variables=variables,
-        )
+        try:
+            rendered = render_template(
+                template,
+                messages,
+                tools=conversation.tools,
+                documents=None,
+                add_generation_prompt=self._add_generation_prompt,
+                variables=variables,
+            )
+        except ConversationError as error:
+            unusual = sorted({str(message["role"]) for message in messages} - _USUAL_ROLES)
+            if not unusual:
+                raise
+            reason = f"{error.reason} Its roles include {', '.join(unusual)}."
+            raise ConversationError(reason, path=error.path, hint=error.hint) from error
         encoding = self.tokenizer.encode(rendered.text)
         self._check(conversation, template, kwargs, rendered, encoding, number)
         if not len(encoding.token_ids):
@@ -143,6 +152,7 @@ class Renderer:
             )
         dropped = dropped_characters(messages, rendered.runs)
         untracked = untracked_characters(rendered.runs)
+        twice = encoded_twice(messages, rendered.runs)
         control = np.isin(encoding.token_ids, list(self.tokenizer.special_ids)) & owners.starts_in_body
         controlled = set(owners.message_indices[control].tolist())
         facts = []
@@ -150,6 +160,7 @@ class Renderer:
             flags = list(sampled.flags.get(i, ()))
             flags += [MessageFlag.CONTROL_TOKENS] * (i in controlled)
             flags += [MessageFlag.UNTRACKED] * (i in untracked)
+            flags += [MessageFlag.ENCODED_TWICE] * (i in twice)
             flags += [MessageFlag.DROPPED] * (dropped[i] > 0)
             facts.append(MessageFacts(role, name, dropped[i], tuple(flags), sampled.unknown.get(i)))
         return RenderedTokens(

@@ -18,14 +18,17 @@ from tokscore.rendering import ChatTokenizer, Renderer
 from tokscore.rendering.renderer import Verify
 
 _CONTROL = re.compile(
-    r"""<\|[^|<>\s'"]+\|> | <\|[a-z_]+> | <[a-z_]+\|> | <\|"\|> | <｜[^｜<>\s]+｜> | <end_of_utterance>""", re.X
+    r"""<\|[^|<>\s'"]+\|> | <\|[a-z_]+> | <[a-z_]+\|> | <\|"\|> | <｜[^｜<>\s]+｜> | <end_of_utterance>""",
+    re.X,
 )
 _MORE_CONTROL = ["<s>", "</s>", "<BOS_TOKEN>", "<|startoftext|>", "<|image>", "<image|>", "<sop>", "[gMASK]"]
 _MORE_CONTROL += ["[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[AVAILABLE_TOOLS]"]
 _MORE_CONTROL += ["[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"]
 _MORE_CONTROL += ["[TOOL_CONTENT]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]"]
 _MORE_CONTROL += ["]~b]", "[e~[", "<|im_user|>", "<|im_assistant|>", "<|im_middle|>"]
-_MARKERS = [f"<{slash}{name}>" for name in ("think", "tool_call", "arg_key", "arg_value") for slash in ("", "/")]
+_MARKERS = [
+    f"<{slash}{name}>" for name in ("think", "tool_call", "arg_key", "arg_value") for slash in ("", "/")
+]
 
 
 class Family(NamedTuple):
@@ -93,7 +96,7 @@ class Families:
         *,
         source: str | None = None,
         add_generation_prompt: bool = False,
-        verify: Verify = Verify.OFF,
+        verify: Verify = Verify.FULL,
         **template_kwargs: Any,
     ) -> Renderer:
         """For a template by name, or for `source` as if it had that name."""

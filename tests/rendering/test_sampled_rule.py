@@ -93,7 +93,11 @@ EOT = "<|END_OF_TURN_TOKEN|>"
         ("gemma4_v5", THOUGHT, ["<|channel>thought\nhm\n<channel|>yo<turn|>"]),
         ("llama3_1", CHAT, ["yo<|eot_id|>", "a b<|eot_id|>"]),
         ("llama3_1", AGENT, ['{"name": "f", "parameters": {"p": "x"}}<|eot_id|>', "done<|eot_id|>"]),
-        ("gptoss", CHAT, ["<|channel|>final<|message|>yo<|end|>", "<|channel|>final<|message|>a b<|return|>"]),
+        (
+            "gptoss",
+            CHAT,
+            ["<|channel|>final<|message|>yo<|end|>", "<|channel|>final<|message|>a b<|return|>"],
+        ),
         (
             "gptoss",
             AGENT,
@@ -152,4 +156,6 @@ def test_without_a_generation_prompt_a_header_is_not_taken_for_an_answer(familie
 def test_an_answer_in_the_same_turn_behind_its_tool_results_is_unknown(families: Families) -> None:
     messages = [AGENT.messages[0], {**AGENT.messages[1], "content": "so"}, *AGENT.messages[2:]]
     tokens = families.renderer("gemma4").render(Conversation(messages, TOOLS))
-    assert tokens.messages[1].unknown_reason == "its own text goes on behind the tool results in the same turn"
+    assert (
+        tokens.messages[1].unknown_reason == "its own text goes on behind the tool results in the same turn"
+    )

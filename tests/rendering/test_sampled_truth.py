@@ -9,10 +9,10 @@ import pytest
 
 from tokscore.rendering import Conversation, ConversationError, RenderedTokens, Renderer
 from tokscore.rendering.policies import Policy
-from tokscore.rendering.templates import GENERATION_TAG
+from tokscore.rendering.renderer import Verify
 
 from .families import Families
-from .shapes import SHAPES, assistant, user
+from .shapes import SHAPES
 
 UNEXPLAINED = {Policy.OTHER, Policy.UNKNOWN}
 
@@ -41,11 +41,11 @@ def test_the_rule_agrees_with_generation_tags_but_for_named_policies(families: F
     outcome: Counter[str] = Counter()
     by_policy: Counter[Policy] = Counter()
     unexplained: Counter[tuple[str, str]] = Counter()
-    tagged = [name for name, source in families.templates.items() if GENERATION_TAG.search(source)]
+    tagged = [name for name, source in families.templates.items() if "endgeneration" in source]
     assert len(tagged) == 34
     for name in tagged:
         for add_generation_prompt in (False, True):
-            renderer = families.renderer(name, add_generation_prompt=add_generation_prompt)
+            renderer = families.renderer(name, add_generation_prompt=add_generation_prompt, verify=Verify.OFF)
             for shape, conversation in SHAPES.items():
                 try:
                     found = policies(renderer.render(conversation))
@@ -86,7 +86,9 @@ def test_a_difference_from_the_tags_is_named_by_its_policy(
     assert policy in policies(families.renderer(template).render(conversation))
 
 
-@pytest.mark.parametrize("template", ["cohere_training", "llama3_training", "qwen3_training", "gptoss_training"])
+@pytest.mark.parametrize(
+    "template", ["cohere_training", "llama3_training", "qwen3_training", "gptoss_training"]
+)
 def test_the_tags_decide_and_without_them_the_rule(families: Families, template: str) -> None:
     conversation = SHAPES["multi turn"]
     tagged = families.renderer(template)
@@ -97,14 +99,3 @@ def test_the_tags_decide_and_without_them_the_rule(families: Families, template:
     same = by_tags.sampled_mask.tolist() == by_rule.sampled_mask.tolist()
     assert same == (not policies(by_tags))
     assert all("2" in text for text in sampled_texts(tagged, by_tags)[:1])
-
-
-def test_tags_in_a_captured_block_cover_the_answer_and_not_the_header(families: Families) -> None:
-    source = (
-        "{% for m in messages %}{% set text %}<|im_start|>{{ m.role }}\n"
-        "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
-        "{% else %}{{ m.content }}<|im_end|>{% endif %}\n{% endset %}{{ text }}{% endfor %}"
-    )
-    renderer = families.renderer("qwen", source=source)
-    tokens = renderer.render(Conversation([user("hi"), assistant("yo")]))
-    assert sampled_texts(renderer, tokens) == ["yo<|im_end|>"]
