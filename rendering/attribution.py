@@ -163,20 +163,21 @@ def encoded_twice(messages: Sequence[Mapping[str, Any]], runs: Runs) -> set[int]
         messages: As the template saw them.
         runs: Of the rendered text.
     """
-    found = set()
-    for run in runs:
-        origin = run.origin
-        if origin is None or origin.root != "tool_calls" or run.start != SYNTAX or origin.message is None:
-            continue
-        value: Any = messages  # Any: JSON values
-        try:
-            for key in origin.path[1:]:
-                value = value[key]
-        except (KeyError, IndexError, TypeError):  # the characters of a key
-            continue
-        if origin.path[-1] == "arguments" and isinstance(value, str):
-            found.add(origin.message)
-    return found
+    texts = {
+        ("messages", i, "tool_calls", j, *keys, "arguments")
+        for i, message in enumerate(messages)
+        for j, call in enumerate(message.get("tool_calls") or ())
+        for keys, function in (((), call), (("function",), call.get("function") or {}))
+        if isinstance(function.get("arguments"), str)
+    }
+    if not texts:
+        return set()
+    return {
+        run.origin.message
+        for run in runs
+        if run.start == SYNTAX and run.origin is not None and run.origin.path in texts
+        if run.origin.message is not None
+    }
 
 
 def _collect_texts(
