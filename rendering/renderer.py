@@ -12,6 +12,7 @@ import numpy as np
 
 from tokscore.rendering.attribution import (
     dropped_characters,
+    encoded_twice,
     run_table,
     token_owners,
     untracked_characters,
@@ -179,6 +180,7 @@ class Renderer:
             )
         dropped = dropped_characters(messages, rendered.runs)
         untracked = untracked_characters(rendered.runs)
+        twice = encoded_twice(messages, rendered.runs)
         control = np.isin(encoding.token_ids, list(self.tokenizer.special_ids)) & owners.starts_in_body
         controlled = set(owners.message_indices[control].tolist())
         facts = []
@@ -186,6 +188,7 @@ class Renderer:
             flags = list(sampled.flags.get(i, ()))
             flags += [MessageFlag.CONTROL_TOKENS] * (i in controlled)
             flags += [MessageFlag.UNTRACKED] * (i in untracked)
+            flags += [MessageFlag.ENCODED_TWICE] * (i in twice)
             flags += [MessageFlag.DROPPED] * (dropped[i] > 0)
             facts.append(MessageFacts(role, name, dropped[i], tuple(flags), sampled.unknown.get(i)))
         return RenderedTokens(

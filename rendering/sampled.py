@@ -15,7 +15,7 @@ import numpy as np
 from tokscore.rendering.attribution import RunTable, TokenOwners, run_table
 from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.rendered import NO_MESSAGE, MessageFlag
-from tokscore.rendering.templates import prepare_messages, render_template
+from tokscore.rendering.templates import RenderedText, prepare_messages, render_template
 from tokscore.rendering.tokenizer import ChatTokenizer, Encoding
 
 if TYPE_CHECKING:
@@ -48,6 +48,18 @@ class GenerationPrompt(NamedTuple):
 
     token_ids: NDArray[np.int32]
     text: str
+
+
+class Prompts(NamedTuple):
+    """How a template opens an answer.
+
+    Attributes:
+        after: What it prints behind a user, a tool and an assistant message, as far as it takes the probes.
+        has_header: An answer is preceded by template text; without it, it opens with its own text.
+    """
+
+    after: list[GenerationPrompt]
+    has_header: bool
 
 
 class Answer(NamedTuple):
@@ -110,7 +122,7 @@ class SampledRule:
         self._variables = variables
         self._eos = np.array(sorted(tokenizer.eos_ids), np.int32)
         self._control = np.array(sorted(tokenizer.special_ids), np.int32)
-        self._prompts: dict[tuple[str, bool], list[GenerationPrompt]] = {}
+        self._prompts: dict[tuple[str, bool], Prompts] = {}
 
     def apply(
         self,
@@ -152,22 +164,26 @@ class SampledRule:
                 _mark_message(view, i, prompts, sampled)
         return sampled
 
-    def prompts(self, template: str, *, has_tools: bool) -> list[GenerationPrompt]:
-        """What the template prints before an answer behind a user, a tool and an assistant message."""
+    def prompts(self, template: str, *, has_tools: bool) -> Prompts:
+        """What the template prints before an answer, found out by asking it."""
         key = (template, has_tools)
         if key not in self._prompts:
             tools = [_TOOL] if has_tools else None
-            probes = [[[_USER]], _tool_probes(), [[_USER, {"role": "assistant", "content": "yo"}]]]
-            self._prompts[key] = [
-                prompt
-                for tries, given in zip(probes, (None, tools, None), strict=True)
-                if (prompt := self._probe(template, tries, given)) is not None
-            ]
+            after_answer = self._probe(template, [[_USER, {"role": "assistant", "content": "yo"}]], None)
+            probes = (
+                self._probe(template, [[_USER]], None),
+                self._probe(template, _tool_probes(), tools),
+                after_answer,
+            )
+            prompts = [prompt for probe in probes if (prompt := self._prompt(probe)) is not None]
+            has_header = any(len(prompt.token_ids) for prompt in prompts) or not _opens_directly(after_answer)
+            self._prompts[key] = Prompts(prompts, has_header)
         return self._prompts[key]
 
     def _probe(
         self, template: str, tries: list[list[dict[str, Any]]], tools: list[dict[str, Any]] | None
-    ) -> GenerationPrompt | None:
+    ) -> RenderedText | None:
+        """The first of the conversations that the template takes."""
         for messages in (*tries, *map(_with_parts, tries)):
             try:
                 rendered = render_template(
@@ -179,15 +195,29 @@ class SampledRule:
                 )
             except ConversationError:
                 continue
-            encoding = self._tokenizer.encode(rendered.text)
-            if not len(encoding.token_ids):
-                continue
-            runs = run_table(rendered.runs)
-            owned = np.flatnonzero(runs.writer != NO_MESSAGE)
-            begin = int(runs.stops[owned[-1]]) if len(owned) else 0
-            chosen = (encoding.starts >= begin) & (encoding.stops > encoding.starts)
-            return GenerationPrompt(encoding.token_ids[chosen], rendered.text[begin:])
+            if rendered.text:
+                return rendered
         return None
+
+    def _prompt(self, rendered: RenderedText | None) -> GenerationPrompt | None:
+        """The end of the text that no message owns."""
+        if rendered is None:
+            return None
+        encoding = self._tokenizer.encode(rendered.text)
+        runs = run_table(rendered.runs)
+        owned = np.flatnonzero(runs.writer != NO_MESSAGE)
+        begin = int(runs.stops[owned[-1]]) if len(owned) else 0
+        chosen = (encoding.starts >= begin) & (encoding.stops > encoding.starts)
+        return GenerationPrompt(encoding.token_ids[chosen], rendered.text[begin:])
+
+
+def _opens_directly(rendered: RenderedText | None) -> bool:
+    """Whether the answer in a probe opens with its own text."""
+    if rendered is None:
+        return False
+    runs = run_table(rendered.runs)
+    written, own = np.flatnonzero(runs.writer == 1), np.flatnonzero(runs.input_of == 1)
+    return bool(len(own)) and not rendered.text[runs.starts[written[0]] : runs.starts[own[0]]].strip()
 
 
 def _tool_probes() -> list[list[dict[str, Any]]]:
@@ -256,10 +286,9 @@ def _find_turn(runs: RunTable, message: int) -> _Turn | None:
 
 
 class _Header(NamedTuple):
-    """How much of a turn the generation prompt supplied.
+    """How much of a turn the generation prompt supplied: `n_tokens` of it, up to the character `stop`.
 
-    `n_tokens` are whole tokens of it; `is_whole` says that all its text is there, perhaps in other tokens,
-    and then `stop` is the character behind it.
+    `is_whole` says that all of the prompt's text is there, perhaps in other tokens.
     """
 
     n_tokens: int
@@ -267,30 +296,30 @@ class _Header(NamedTuple):
     stop: int
 
 
-def _match_header(
-    view: _View, turn: _Turn, tokens: NDArray[np.int64], prompts: list[GenerationPrompt]
-) -> _Header:
+def _match_header(view: _View, turn: _Turn, tokens: NDArray[np.int64], prompts: Prompts) -> _Header:
     """Longest common token prefix of the turn with any generation prompt.
 
     It may begin behind other template text that opens the turn, such as BOS or a default system prompt; the
     first place with a whole prompt counts.
     """
-    starts, ids = view.encoding.starts, view.encoding.token_ids
+    if not prompts.has_header:
+        return _Header(0, True, turn.own_start)
+    starts, stops, ids = view.encoding.starts, view.encoding.stops, view.encoding.token_ids
     best, n_best = _Header(0, False, turn.start), 0
-    for opening in _openings(view, turn, tokens, prompts):
+    for opening in _openings(view, turn, tokens, prompts.after):
         candidates = tokens[opening:]
         base = max(int(starts[candidates[0]]), turn.start)
-        for prompt in prompts:
+        for prompt in prompts.after:
             n = _common_prefix(ids[candidates], prompt.token_ids)
             whole = n == len(prompt.token_ids)
-            stop = base
             if not whole:  # a partial match never takes text of a message
                 inputs = np.flatnonzero(view.owners.has_input[candidates[:n]])
                 n = int(inputs[0]) if len(inputs) else n
-                whole = view.text.startswith(prompt.text, base, turn.stop)
-                stop = base + len(prompt.text) if whole else base
-            if n > n_best or (n == best.n_tokens == 0 and whole):
-                best, n_best = _Header(opening + n, whole, stop), n
+            stop = int(stops[candidates[n - 1]]) if n else base
+            if not whole and view.text.startswith(prompt.text, base, turn.stop):
+                whole, stop = True, base + len(prompt.text)
+            if n > n_best or (n == n_best == 0 and whole and not best.is_whole):
+                best, n_best = _Header(n, whole, stop), n
         if n_best and best.is_whole:
             break
     return best
@@ -315,7 +344,7 @@ def _common_prefix(left: NDArray[np.int32], right: NDArray[np.int32]) -> int:
     return int(differing[0]) if len(differing) else n
 
 
-def _mark_message(view: _View, message: int, prompts: list[GenerationPrompt], sampled: SampledTokens) -> None:
+def _mark_message(view: _View, message: int, prompts: Prompts, sampled: SampledTokens) -> None:
     turn = _find_turn(view.runs, message)
     if turn is None:
         sampled.unknown[message] = NOT_RENDERED
@@ -329,7 +358,8 @@ def _mark_message(view: _View, message: int, prompts: list[GenerationPrompt], sa
         sampled.unknown[message] = NOTHING_TOKENIZED
         return
     header = _match_header(view, turn, tokens, prompts)
-    begin = int(tokens[header.n_tokens]) if header.n_tokens < len(tokens) else int(tokens[-1]) + 1
+    behind_header = tokens[stops[tokens] > header.stop]
+    begin = int(behind_header[0]) if len(behind_header) else int(tokens[-1]) + 1
     end, stop_token, reason = _find_end(view, turn, tokens, begin)
     flags: list[str] = []
     if header.n_tokens and not header.is_whole:
@@ -341,8 +371,8 @@ def _mark_message(view: _View, message: int, prompts: list[GenerationPrompt], sa
     )
     first = next(printed, None)
     opens_with_template = first is not None and first != stop_token and not view.owners.has_input[first]
-    if header.n_tokens == 0 and opens_with_template:
-        supplied = header.is_whole and any(len(prompt.token_ids) for prompt in prompts)
+    if header.n_tokens == 0 and opens_with_template and prompts.has_header:
+        supplied = header.is_whole and any(len(prompt.token_ids) for prompt in prompts.after)
         reason = reason if supplied else NO_PROMPT
     if stop_token is not None and _continues_behind(view, turn, message):
         reason = INPUT_BEHIND_RESULTS
@@ -350,7 +380,7 @@ def _mark_message(view: _View, message: int, prompts: list[GenerationPrompt], sa
         sampled.unknown[message] = reason
         sampled.mask[view.owners.message_indices == message] = -1
         return
-    if header.is_whole and begin < len(starts) and starts[begin] < header.stop < stops[begin]:
+    if begin < len(starts) and starts[begin] < header.stop:
         flags.append(MessageFlag.HEADER_STRADDLED)
         begin += 1
     sampled.answers[message] = Answer(int(tokens[0]), begin, max(begin, end + 1), stop_token is not None)

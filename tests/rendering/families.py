@@ -18,13 +18,17 @@ from tokscore.rendering import ChatTokenizer, Renderer
 from tokscore.rendering.renderer import Verify
 
 _CONTROL = re.compile(
-    r"""<\|[^|<>\s'"]+\|> | <\|[a-z_]+> | <[a-z_]+\|> | <\|"\|> | <｜[^｜<>\s]+｜> | <end_of_utterance>""", re.X
+    r"""<\|[^|<>\s'"]+\|> | <\|[a-z_]+> | <[a-z_]+\|> | <\|"\|> | <｜[^｜<>\s]+｜> | <end_of_utterance>""",
+    re.X,
 )
-_MORE_CONTROL = ["<s>", "</s>", "<BOS_TOKEN>", "<|startoftext|>", "<|image>", "<sop>", "[gMASK]"]
+_MORE_CONTROL = ["<s>", "</s>", "<BOS_TOKEN>", "<|startoftext|>", "<|image>", "<image|>", "<sop>", "[gMASK]"]
 _MORE_CONTROL += ["[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[AVAILABLE_TOOLS]"]
 _MORE_CONTROL += ["[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"]
 _MORE_CONTROL += ["[TOOL_CONTENT]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]"]
-_MARKERS = [f"<{slash}{name}>" for name in ("think", "tool_call", "arg_key", "arg_value") for slash in ("", "/")]
+_MORE_CONTROL += ["]~b]", "[e~[", "<|im_user|>", "<|im_assistant|>", "<|im_middle|>"]
+_MARKERS = [
+    f"<{slash}{name}>" for name in ("think", "tool_call", "arg_key", "arg_value") for slash in ("", "/")
+]
 
 
 class Family(NamedTuple):
@@ -53,8 +57,10 @@ FAMILIES = {
     "diffusion_gemma": _GEMMA4,
     "gemma4": _GEMMA4,
     "gemma": Family("gemma3", ("<eos>", "<end_of_turn>"), "<bos>", "<eos>"),
-    "glm4moe": Family("qwen3", ("<|endoftext|>", "<|user|>", "<|observation|>"), "", "<|endoftext|>"),
+    "glm": Family("qwen3", ("<|endoftext|>", "<|user|>", "<|observation|>"), "", "<|endoftext|>"),
     "gptoss": Family("gptoss", ("<|return|>", "<|endoftext|>", "<|call|>"), "<|startoftext|>", "<|return|>"),
+    "kimi": Family("qwen3", ("<|im_end|>",), "", "<|im_end|>"),
+    "minimax": Family("qwen3", ("[e~[",), "", "[e~["),
     "idefics3": _UTTERANCE,
     "lfm2": Family("qwen3", ("<|im_end|>",), "<|startoftext|>", "<|im_end|>"),
     "llama3": Family(
@@ -74,13 +80,14 @@ class Families:
     """Renderers for the templates of the test assets, by template name.
 
     Attributes:
+        assets: Folder of the test assets.
         templates: Sources by name.
     """
 
     def __init__(self, assets: Path, scratch: Path) -> None:
         folder = assets / "trl" / "chat_templates"
         self.templates = {path.stem: path.read_text() for path in sorted(folder.glob("*.jinja"))}
-        self._assets, self._scratch = assets, scratch
+        self.assets, self._scratch = assets, scratch
         self._tokenizers: dict[str, ChatTokenizer] = {}
 
     def renderer(
@@ -89,10 +96,10 @@ class Families:
         *,
         source: str | None = None,
         add_generation_prompt: bool = False,
-        verify: Verify = Verify.OFF,
+        verify: Verify = Verify.FULL,
         **template_kwargs: Any,
     ) -> Renderer:
-        """For a template by name, with the tokenizer of its family; `source` replaces the text of the template."""
+        """For a template by name, or for `source` as if it had that name."""
         family = next(family for prefix, family in FAMILIES.items() if template.startswith(prefix))
         if family.base not in self._tokenizers:
             self._tokenizers[family.base] = self._make(family.base)
@@ -110,8 +117,13 @@ class Families:
             verify=verify,
         )
 
+    def own_template(self, base: str) -> str:
+        """The template that comes with a tokenizer."""
+        config = json.loads((self.assets / "tokenizers" / base / "tokenizer_config.json").read_text())
+        return str(config["chat_template"])
+
     def _make(self, base: str) -> ChatTokenizer:
-        source, target = self._assets / "tokenizers" / base, self._scratch / base
+        source, target = self.assets / "tokenizers" / base, self._scratch / base
         tokenizer = json.loads((source / "tokenizer.json").read_text())
         vocabulary, added = tokenizer["model"]["vocab"], tokenizer["added_tokens"]
         known = {token["content"] for token in added}
