@@ -13,7 +13,7 @@ import jinja2.ext
 from jinja2 import nodes
 from jinja2.filters import do_title, make_attrgetter
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.utils import _PassArg
 
@@ -26,7 +26,6 @@ from tokscore.rendering.growth import (
     check_operands,
 )
 from tokscore.rendering.limits import step, take, take_result, weigh
-from tokscore.rendering.origins import Run
 from tokscore.rendering.provenance import (
     TrackedStr,
     concat,
@@ -38,7 +37,7 @@ from tokscore.rendering.provenance import (
     untracked,
 )
 from tokscore.rendering.provenance_json import dumps
-from tokscore.rendering.tracked_values import TrackedBool
+from tokscore.rendering.tracked_values import TrackedBool, TrackedDict, TrackedList
 
 
 class _Generation(jinja2.ext.Extension):
@@ -87,6 +86,10 @@ def _check_namespace_name(name: object) -> None:
         )
 
 
+_USUAL_TYPES = frozenset({TrackedStr, TrackedDict, TrackedList, LoopContext, _TemplateNamespace})
+_KNOWN_ATTRIBUTES = 4096
+
+
 class TrackingEnvironment(ImmutableSandboxedEnvironment):
     """The sandbox in which templates run, with the names transformers gives them."""
 
@@ -104,6 +107,7 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
             optimized=False,  # what is folded at compile time would escape the limits
         )
         self.literals: dict[str, TrackedStr] = {}
+        self._safe: dict[tuple[type, str], bool] = {}
         self.globals |= {
             "raise_exception": _raise_exception,
             "strftime_now": _strftime_now,
@@ -160,15 +164,7 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
             writer = messages.pop() if len(messages) == 1 else None
         if writer is None:
             return text
-        return TrackedStr(
-            text,
-            tuple(
-                run
-                if run.writer is not None
-                else Run(run.length, run.origin, run.start, writer, run.generated)
-                for run in runs
-            ),
-        )
+        return TrackedStr(text, tuple([run if run.writer is not None else run.by(writer) for run in runs]))
 
     @staticmethod
     def sliced(value: Any) -> Any:  # Any: template values
@@ -210,11 +206,25 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
         step()
         return super().call_test(name, value, *args, **kwargs)
 
+    def getattr(self, obj: Any, attribute: str) -> Any:  # Any: template values
+        """As in jinja2, without the detour for keys of input objects, which is what templates ask for most."""
+        if type(obj) is TrackedDict and attribute in obj and not hasattr(dict, attribute):
+            return obj[attribute]
+        return super().getattr(obj, attribute)
+
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:  # Any: as in jinja2
         """As in the sandbox; bytes can only be turned back into text."""
+        kind = type(obj)
+        known = self._safe.get((kind, attr))
+        if known is not None:
+            return known
         if isinstance(obj, (bytes, bytearray)) and attr not in _BYTES_ATTRIBUTES:
             return False
-        return super().is_safe_attribute(obj, attr, value)
+        is_safe = super().is_safe_attribute(obj, attr, value)
+        # The sandbox looks only at the type and the name.
+        if kind in _USUAL_TYPES and len(self._safe) < _KNOWN_ATTRIBUTES:
+            self._safe[kind, attr] = is_safe
+        return is_safe
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:  # Any: as in jinja2
         """`str.format` on tracked strings, inside the sandbox and with origins."""

@@ -50,6 +50,10 @@ class Run(NamedTuple):
         start = self.start if self.start == SYNTAX else self.start + skip
         return Run(length, self.origin, start, self.writer, self.generated)
 
+    def by(self, writer: int) -> Run:
+        """The same, written by the loop iteration of a message."""
+        return Run(self.length, self.origin, self.start, writer, self.generated)
+
 
 UNTRACKED = Origin(("untracked",), None, "untracked", is_body=False)
 

@@ -89,6 +89,8 @@ class TrackedStr(str):
             position += run.length
 
     def __add__(self, other: str) -> TrackedStr:
+        if type(other) is TrackedStr and self and other:
+            return TrackedStr(str.__add__(self, other), self._runs + other._runs)
         if not isinstance(other, str):
             return NotImplemented
         return concat((self, other))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokscore.rendering.origins import origin_of_path
-from tokscore.rendering.provenance import TrackedValue, copied, syntax
+from tokscore.rendering.provenance import TrackedValue, copied, origin_of, syntax
 
 
 class TrackedInt(int, TrackedValue):
@@ -39,26 +39,29 @@ def wrap(value: Any, path: tuple[str | int, ...]) -> Any:  # Any: JSON values
 
     `None` stays what it is. Raises RecursionError on data nested too deeply.
     """
+    if value is None:
+        return None
+    origin = origin_of_path(path)
     if isinstance(value, str):
-        return copied(value, origin_of_path(path))
+        return copied(value, origin)
     made: TrackedBool | TrackedInt | TrackedFloat | TrackedDict | TrackedList
-    if isinstance(value, bool):
+    if isinstance(value, Mapping):
+        made = TrackedDict()
+        for key, item in value.items():
+            wrapped = wrap(item, (*path, key))
+            name = key
+            if isinstance(key, str):
+                name = syntax(key, origin_of(wrapped) or origin_of_path((*path, key)))
+            made[name] = wrapped
+    elif isinstance(value, (list, tuple)):
+        made = TrackedList([wrap(item, (*path, i)) for i, item in enumerate(value)])
+    elif isinstance(value, bool):
         made = TrackedBool(value)
     elif isinstance(value, int):
         made = TrackedInt(value)
     elif isinstance(value, float):
         made = TrackedFloat(value)
-    elif isinstance(value, Mapping):
-        made = TrackedDict(
-            (
-                syntax(key, origin_of_path((*path, key))) if isinstance(key, str) else key,
-                wrap(item, (*path, key)),
-            )
-            for key, item in value.items()
-        )
-    elif isinstance(value, (list, tuple)):
-        made = TrackedList(wrap(item, (*path, i)) for i, item in enumerate(value))
     else:
         return value
-    made._origin = origin_of_path(path)
+    made._origin = origin
     return made
