@@ -44,8 +44,10 @@ class RunTable(NamedTuple):
         """Index of the run that holds each character; fast where they ascend, as those of tokens do."""
         if not (characters[1:] >= characters[:-1]).all():
             return np.minimum(np.searchsorted(self.stops, characters, side="right"), len(self.stops) - 1)
-        firsts = np.searchsorted(characters, self.stops[:-1])
-        return np.repeat(np.arange(len(self.stops)), np.diff(firsts, prepend=0, append=len(characters)))
+        bounds = np.empty(len(self.stops) + 1, np.int64)
+        bounds[0], bounds[-1] = 0, len(characters)
+        bounds[1:-1] = characters.searchsorted(self.stops[:-1])
+        return np.repeat(np.arange(len(self.stops)), bounds[1:] - bounds[:-1])
 
 
 def run_table(runs: Runs) -> RunTable:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _FIRST_VERIFIED = 10
 _VERIFIED_EVERY = 100
+_KEPT_RULES = 64
 
 
 class Verify(StrEnum):
@@ -181,7 +182,7 @@ class Renderer:
         dropped = dropped_characters(messages, rendered.runs)
         untracked = untracked_characters(rendered.runs)
         twice = encoded_twice(messages, rendered.runs)
-        control = np.isin(encoding.token_ids, list(self.tokenizer.special_ids)) & owners.starts_in_body
+        control = self.tokenizer.is_special[encoding.token_ids] & owners.starts_in_body
         controlled = set(owners.message_indices[control].tolist())
         facts = []
         for i, (role, name) in enumerate(zip(roles, tool_names(conversation.messages), strict=True)):
@@ -205,6 +206,8 @@ class Renderer:
     def _rule(self, variables: Mapping[str, Any]) -> SampledRule:
         key = repr(sorted(variables.items(), key=lambda item: item[0]))
         if key not in self._rules:
+            if len(self._rules) >= _KEPT_RULES:  # records can carry template kwargs of their own
+                self._rules.clear()
             self._rules[key] = SampledRule(self.tokenizer, variables)
         return self._rules[key]
 

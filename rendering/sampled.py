@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tokscore.rendering.attribution import RunTable, TokenOwners, run_table
-from tokscore.rendering.errors import ConversationError
-from tokscore.rendering.rendered import NO_MESSAGE, MessageFlag
-from tokscore.rendering.templates import RenderedText, prepare_messages, render_template
+from tokscore.rendering.attribution import RunTable, TokenOwners
+from tokscore.rendering.prompts import GenerationPrompt, Prompts, find_prompts
+from tokscore.rendering.rendered import MessageFlag
 from tokscore.rendering.tokenizer import ChatTokenizer, Encoding
+from tokscore.rendering.turns import Turn, Turns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,40 +26,6 @@ NOTHING_TOKENIZED = "no token lies in its text"
 TOOL_RESULTS_INSIDE = "tool results lie inside the turn, and no end-of-turn token before them"
 INPUT_BEHIND_RESULTS = "its own text goes on behind the tool results in the same turn"
 NO_PROMPT = "its turn opens with template text that no generation prompt supplies"
-
-_USER = {"role": "user", "content": "hi"}
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "f",
-        "description": "f",
-        "parameters": {"type": "object", "properties": {"a": {"type": "integer", "description": "a"}}},
-    },
-}
-
-
-class GenerationPrompt(NamedTuple):
-    """What a template prints before an answer.
-
-    Attributes:
-        token_ids: int32.
-        text: The same as characters.
-    """
-
-    token_ids: NDArray[np.int32]
-    text: str
-
-
-class Prompts(NamedTuple):
-    """How a template opens an answer.
-
-    Attributes:
-        after: What it prints behind a user, a tool and an assistant message, as far as it takes the probes.
-        has_header: An answer is preceded by template text; without it, it opens with its own text.
-    """
-
-    after: list[GenerationPrompt]
-    has_header: bool
 
 
 class Answer(NamedTuple):
@@ -95,14 +61,16 @@ class SampledTokens(NamedTuple):
 
 
 class _View(NamedTuple):
-    """One rendered conversation, as the rule sees it."""
+    """One rendered conversation, as the rule sees it: the tokens that stand for text."""
 
     text: str
-    runs: RunTable
-    encoding: Encoding
-    owners: TokenOwners
+    token_ids: NDArray[np.int32]
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    has_input: NDArray[np.bool_]
     is_control: NDArray[np.bool_]
     is_eos: NDArray[np.bool_]
+    is_template_eos: NDArray[np.bool_]  # an eos that no message typed
     has_generation_prompt: bool
 
 
@@ -120,8 +88,6 @@ class SampledRule:
         """
         self._tokenizer = tokenizer
         self._variables = variables
-        self._eos = np.array(sorted(tokenizer.eos_ids), np.int32)
-        self._control = np.array(sorted(tokenizer.special_ids), np.int32)
         self._prompts: dict[tuple[str, bool], Prompts] = {}
 
     def apply(
@@ -148,141 +114,52 @@ class SampledRule:
             has_tools: It was rendered with tool definitions.
             has_generation_prompt: It ends with the opener of the next answer.
         """
+        is_printed = encoding.stops > encoding.starts
+        printed = slice(None) if is_printed.all() else np.flatnonzero(is_printed)
+        ids, has_input = encoding.token_ids[printed], owners.has_input[printed]
+        is_eos = self._tokenizer.is_eos[ids]
         view = _View(
             text,
-            runs,
-            encoding,
-            owners,
-            np.isin(encoding.token_ids, self._control),
-            np.isin(encoding.token_ids, self._eos),
+            ids,
+            encoding.starts[printed],
+            encoding.stops[printed],
+            has_input,
+            self._tokenizer.is_special[ids],
+            is_eos,
+            is_eos & ~has_input,
             has_generation_prompt,
         )
-        sampled = SampledTokens(np.zeros(len(encoding.token_ids), np.int8), {}, {}, {})
-        prompts = self.prompts(template, has_tools=has_tools)
+        sampled = SampledTokens(np.zeros(len(ids), np.int8), {}, {}, {})
+        prompts, turns = self.prompts(template, has_tools=has_tools), Turns(runs)
         for i, role in enumerate(roles):
             if role == "assistant":
-                _mark_message(view, i, prompts, sampled)
+                _mark_message(view, i, turns.find(i), prompts, sampled)
+        if not isinstance(printed, slice):
+            sampled = _spread(sampled, printed, len(is_printed))
+        if sampled.unknown:
+            sampled.mask[np.isin(owners.message_indices, list(sampled.unknown))] = -1
         return sampled
 
     def prompts(self, template: str, *, has_tools: bool) -> Prompts:
-        """What the template prints before an answer, found out by asking it."""
+        """What the template prints before an answer."""
         key = (template, has_tools)
         if key not in self._prompts:
-            tools = [_TOOL] if has_tools else None
-            after_answer = self._probe(template, [[_USER, {"role": "assistant", "content": "yo"}]], None)
-            probes = (
-                self._probe(template, [[_USER]], None),
-                self._probe(template, _tool_probes(), tools),
-                after_answer,
-            )
-            prompts = [prompt for probe in probes if (prompt := self._prompt(probe)) is not None]
-            has_header = any(len(prompt.token_ids) for prompt in prompts) or not _opens_directly(after_answer)
-            self._prompts[key] = Prompts(prompts, has_header)
+            self._prompts[key] = find_prompts(self._tokenizer, template, self._variables, has_tools=has_tools)
         return self._prompts[key]
 
-    def _probe(
-        self, template: str, tries: list[list[dict[str, Any]]], tools: list[dict[str, Any]] | None
-    ) -> RenderedText | None:
-        """The first of the conversations that the template takes."""
-        for messages in (*tries, *map(_with_parts, tries)):
-            try:
-                rendered = render_template(
-                    template,
-                    prepare_messages(messages),
-                    tools=tools,
-                    add_generation_prompt=True,
-                    variables=self._variables,
-                )
-            except ConversationError:
-                continue
-            if rendered.text:
-                return rendered
-        return None
 
-    def _prompt(self, rendered: RenderedText | None) -> GenerationPrompt | None:
-        """The end of the text that no message owns."""
-        if rendered is None:
-            return None
-        encoding = self._tokenizer.encode(rendered.text)
-        runs = run_table(rendered.runs)
-        owned = np.flatnonzero(runs.writer != NO_MESSAGE)
-        begin = int(runs.stops[owned[-1]]) if len(owned) else 0
-        chosen = (encoding.starts >= begin) & (encoding.stops > encoding.starts)
-        return GenerationPrompt(encoding.token_ids[chosen], rendered.text[begin:])
-
-
-def _opens_directly(rendered: RenderedText | None) -> bool:
-    """Whether the answer in a probe opens with its own text."""
-    if rendered is None:
-        return False
-    runs = run_table(rendered.runs)
-    written, own = np.flatnonzero(runs.writer == 1), np.flatnonzero(runs.input_of == 1)
-    return bool(len(own)) and not rendered.text[runs.starts[written[0]] : runs.starts[own[0]]].strip()
-
-
-def _tool_probes() -> list[list[dict[str, Any]]]:
-    call = {"id": "call_00001", "type": "function"}
-    return [
-        [
-            _USER,
-            {
-                "role": "assistant",
-                "content": content,
-                "tool_calls": [{**call, "function": {"name": "f", "arguments": arguments}}],
-            },
-            {"role": "tool", "name": "f", "tool_call_id": "call_00001", "content": "res"},
-        ]
-        for arguments in ({"a": 1}, '{"a": 1}')
-        for content in ("", None, "ok")
-    ]
-
-
-def _with_parts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {**message, "content": [{"type": "text", "text": message["content"]}]}
-        if isinstance(message["content"], str)
-        else message
-        for message in messages
-    ]
-
-
-class _Turn(NamedTuple):
-    """Where the text of one assistant message lies.
-
-    `start` and `stop` bound its characters with the template text around that nobody owns, `own_start` and
-    `own_stop` those it wrote itself; from `foreign` on there is text of other messages.
-    """
-
-    start: int
-    stop: int
-    own_start: int
-    own_stop: int
-    foreign: int
-
-
-def _find_turn(runs: RunTable, message: int) -> _Turn | None:
-    own = np.flatnonzero(runs.writer == message)
-    if not len(own):
-        return None
-    first, last = int(own[0]), int(own[-1])
-    low, high = first, last
-    while low > 0 and runs.writer[low - 1] == NO_MESSAGE:
-        low -= 1
-    while high + 1 < len(runs.writer) and runs.writer[high + 1] == NO_MESSAGE:
-        high += 1
-    stop = int(runs.stops[high])
-    writer, input_of = runs.writer[first : high + 1], runs.input_of[first : high + 1]
-    foreign = ((writer != NO_MESSAGE) & (writer != message)) | (
-        (input_of != NO_MESSAGE) & (input_of != message)
-    )
-    where = np.flatnonzero(foreign)
-    return _Turn(
-        start=int(runs.starts[low]),
-        stop=stop,
-        own_start=int(runs.starts[first]),
-        own_stop=int(runs.stops[last]),
-        foreign=int(runs.starts[first + where[0]]) if len(where) else stop,
-    )
+def _spread(sampled: SampledTokens, printed: NDArray[np.int64], n_tokens: int) -> SampledTokens:
+    """The same among all tokens."""
+    mask = np.zeros(n_tokens, np.int8)
+    mask[printed] = sampled.mask
+    at = [*printed.tolist(), n_tokens]
+    answers = {
+        message: Answer(at[answer.turn_start], at[answer.start], at[answer.stop - 1] + 1, answer.has_stop)
+        if answer.stop > answer.start
+        else Answer(at[answer.turn_start], at[answer.start], at[answer.start], answer.has_stop)
+        for message, answer in sampled.answers.items()
+    }
+    return sampled._replace(mask=mask, answers=answers)
 
 
 class _Header(NamedTuple):
@@ -296,26 +173,25 @@ class _Header(NamedTuple):
     stop: int
 
 
-def _match_header(view: _View, turn: _Turn, tokens: NDArray[np.int64], prompts: Prompts) -> _Header:
-    """Longest common token prefix of the turn with any generation prompt.
+def _match_header(view: _View, turn: Turn, low: int, high: int, prompts: Prompts) -> _Header:
+    """Longest common token prefix of the tokens `low` to `high` of a turn with any generation prompt.
 
     It may begin behind other template text that opens the turn, such as BOS or a default system prompt; the
     first place with a whole prompt counts.
     """
     if not prompts.has_header:
         return _Header(0, True, turn.own_start)
-    starts, stops, ids = view.encoding.starts, view.encoding.stops, view.encoding.token_ids
+    longest = max((len(prompt.token_ids) for prompt in prompts.after), default=0)
     best, n_best = _Header(0, False, turn.start), 0
-    for opening in _openings(view, turn, tokens, prompts.after):
-        candidates = tokens[opening:]
-        base = max(int(starts[candidates[0]]), turn.start)
+    for opening in _openings(view, turn, low, high, prompts.after):
+        base = max(int(view.starts[opening]), turn.start)
+        ids = view.token_ids[opening : min(opening + longest, high)].tolist()
         for prompt in prompts.after:
-            n = _common_prefix(ids[candidates], prompt.token_ids)
+            n = _common_prefix(ids, prompt.token_ids)
             whole = n == len(prompt.token_ids)
             if not whole:  # a partial match never takes text of a message
-                inputs = np.flatnonzero(view.owners.has_input[candidates[:n]])
-                n = int(inputs[0]) if len(inputs) else n
-            stop = int(stops[candidates[n - 1]]) if n else base
+                n = _first(view.has_input, opening, opening + n) - opening
+            stop = int(view.stops[opening + n - 1]) if n else base
             if not whole and view.text.startswith(prompt.text, base, turn.stop):
                 whole, stop = True, base + len(prompt.text)
             if n > n_best or (n == n_best == 0 and whole and not best.is_whole):
@@ -325,118 +201,105 @@ def _match_header(view: _View, turn: _Turn, tokens: NDArray[np.int64], prompts: 
     return best
 
 
-def _openings(
-    view: _View, turn: _Turn, tokens: NDArray[np.int64], prompts: list[GenerationPrompt]
-) -> list[int]:
-    """Numbers of tokens of the turn that may precede its header."""
-    inputs = np.flatnonzero(view.owners.has_input[tokens])
-    before_input = view.encoding.token_ids[tokens[: inputs[0]] if len(inputs) else tokens]
-    first_ids = [prompt.token_ids[0] for prompt in prompts if len(prompt.token_ids)]
-    openings = {0, *np.flatnonzero(np.isin(before_input, first_ids)).tolist()}
-    if view.encoding.starts[tokens[0]] < turn.start and len(tokens) > 1:
-        openings.add(1)  # the first token straddles the turn's left edge
+def _openings(view: _View, turn: Turn, low: int, high: int, prompts: Sequence[GenerationPrompt]) -> list[int]:
+    """Tokens of the turn at which its header may begin."""
+    before_input = view.token_ids[low : _first(view.has_input, low, high)].tolist()
+    first_ids = {prompt.token_ids[0] for prompt in prompts if prompt.token_ids}
+    openings = {low, *(low + i for i, token_id in enumerate(before_input) if token_id in first_ids)}
+    if view.starts[low] < turn.start and high - low > 1:
+        openings.add(low + 1)  # the first token straddles the turn's left edge
     return sorted(openings)
 
 
-def _common_prefix(left: NDArray[np.int32], right: NDArray[np.int32]) -> int:
-    n = min(len(left), len(right))
-    differing = np.flatnonzero(left[:n] != right[:n])
-    return int(differing[0]) if len(differing) else n
+def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
-def _mark_message(view: _View, message: int, prompts: Prompts, sampled: SampledTokens) -> None:
-    turn = _find_turn(view.runs, message)
+def _first(flags: NDArray[np.bool_], start: int, stop: int) -> int:
+    """First flagged position from `start` on, `stop` without one."""
+    if start >= stop:
+        return stop
+    k = start + int(flags[start:stop].argmax())
+    return k if flags[k] else stop
+
+
+def _last(flags: NDArray[np.bool_], start: int, stop: int) -> int:
+    """Last flagged position before `stop`, `start - 1` without one."""
+    if start >= stop:
+        return start - 1
+    k = stop - 1 - int(flags[start:stop][::-1].argmax())
+    return k if flags[k] else start - 1
+
+
+def _mark_message(
+    view: _View, message: int, turn: Turn | None, prompts: Prompts, sampled: SampledTokens
+) -> None:
     if turn is None:
         sampled.unknown[message] = NOT_RENDERED
         return
-    starts, stops = view.encoding.starts, view.encoding.stops
-    low = int(np.searchsorted(stops, turn.start, side="right"))
-    high = int(np.searchsorted(starts, turn.stop, side="left"))
-    tokens = np.arange(low, high)
-    tokens = tokens[stops[tokens] > starts[tokens]]
-    if not len(tokens):
+    starts, stops = view.starts, view.stops
+    low = int(stops.searchsorted(turn.start, "right"))
+    high = int(starts.searchsorted(turn.stop))
+    if low >= high:
         sampled.unknown[message] = NOTHING_TOKENIZED
         return
-    header = _match_header(view, turn, tokens, prompts)
-    behind_header = tokens[stops[tokens] > header.stop]
-    begin = int(behind_header[0]) if len(behind_header) else int(tokens[-1]) + 1
-    end, stop_token, reason = _find_end(view, turn, tokens, begin)
+    header = _match_header(view, turn, low, high, prompts)
+    begin = min(max(low, int(stops.searchsorted(header.stop, "right"))), high)
+    end, stop_token, reason = _find_end(view, turn, begin, high)
     flags: list[str] = []
     if header.n_tokens and not header.is_whole:
         flags.append(MessageFlag.PROMPT_DIFFERS)
     if reason is None and stop_token is None:
         flags.append(MessageFlag.NO_STOP_RENDERED)
-    printed = (
-        k for k in range(begin, end + 1) if low <= k < high and view.text[starts[k] : stops[k]].strip()
-    )
+    printed = (k for k in range(begin, min(end, high)) if view.text[starts[k] : stops[k]].strip())
     first = next(printed, None)
-    opens_with_template = first is not None and first != stop_token and not view.owners.has_input[first]
+    opens_with_template = first is not None and first != stop_token and not view.has_input[first]
     if header.n_tokens == 0 and opens_with_template and prompts.has_header:
-        supplied = header.is_whole and any(len(prompt.token_ids) for prompt in prompts.after)
+        supplied = header.is_whole and any(prompt.token_ids for prompt in prompts.after)
         reason = reason if supplied else NO_PROMPT
-    if stop_token is not None and _continues_behind(view, turn, message):
+    if stop_token is not None and _continues_behind(view, turn):
         reason = INPUT_BEHIND_RESULTS
     if reason is not None:
         sampled.unknown[message] = reason
-        sampled.mask[view.owners.message_indices == message] = -1
         return
     if begin < len(starts) and starts[begin] < header.stop:
         flags.append(MessageFlag.HEADER_STRADDLED)
         begin += 1
-    sampled.answers[message] = Answer(int(tokens[0]), begin, max(begin, end + 1), stop_token is not None)
-    covered = np.arange(begin, end + 1)
-    sampled.mask[covered[stops[covered] > starts[covered]]] = 1
+    sampled.answers[message] = Answer(low, begin, max(begin, end), stop_token is not None)
+    sampled.mask[begin:end] = 1
     if flags:
         sampled.flags[message] = flags
 
 
-def _find_end(
-    view: _View, turn: _Turn, tokens: NDArray[np.int64], begin: int
-) -> tuple[int, int | None, str | None]:
-    """Last sampled token, the stop token if one was printed, and why it cannot be told."""
-    starts = view.encoding.starts
-    body = tokens[(tokens >= begin) & (starts[tokens] < turn.foreign)]
-    has_input = view.owners.has_input[body]
-    inner = body[has_input]
-    behind = body > inner[-1] if len(inner) else np.ones(len(body), bool)
+def _find_end(view: _View, turn: Turn, begin: int, high: int) -> tuple[int, int | None, str | None]:
+    """One past the last sampled token, the stop token if one was printed, and why it cannot be told."""
+    body_stop = max(begin, min(high, int(view.starts.searchsorted(turn.foreign))))
+    own_stop = min(body_stop, int(view.starts.searchsorted(turn.own_stop)))
+    tail = _last(view.has_input, begin, body_stop) + 1
     interrupted = turn.foreign < turn.stop
     stop: int | None = None
     reason: str | None = None
-    eos = body[~has_input & view.is_eos[body] & (behind | interrupted)]
-    tail = body[behind]
-    control = tail[view.is_control[tail] & (starts[tail] < turn.own_stop)]
-    if not len(control) and not view.has_generation_prompt:
-        control = tail[view.is_control[tail] & ~view.owners.has_input[tail]][:1]
-    following = _first_token_from(view, turn.stop)
-    if len(eos):
-        stop = int(eos[0])
+    eos = _first(view.is_template_eos, begin if interrupted else tail, body_stop)
+    control = _last(view.is_control, tail, own_stop)
+    if control < tail and not view.has_generation_prompt:
+        control = _first(view.is_control, tail, body_stop)
+    if eos < body_stop:
+        stop = eos
     elif interrupted:
         reason = TOOL_RESULTS_INSIDE
-    elif not len(control) and following is not None and view.is_eos[following]:
-        stop = following
-    elif len(control):
-        stop = int(control[-1])
-    own = body[starts[body] < turn.own_stop]
-    end = stop if stop is not None else int(own[-1]) if len(own) else begin - 1
+    elif tail <= control < body_stop:
+        stop = control
+    elif high < len(view.starts) and view.is_eos[high]:
+        stop = high
+    end = max(begin, own_stop) if stop is None else stop + 1
     return end, stop, reason
 
 
-def _first_token_from(view: _View, character: int) -> int | None:
-    """First token that starts at or behind `character` and stands for text."""
-    starts, stops = view.encoding.starts, view.encoding.stops
-    k = int(np.searchsorted(starts, character, side="left"))
-    while k < len(starts) and stops[k] <= starts[k]:
-        k += 1
-    return k if k < len(starts) else None
-
-
-def _continues_behind(view: _View, turn: _Turn, message: int) -> bool:
+def _continues_behind(view: _View, turn: Turn) -> bool:
     """Whether text of the message itself lies behind text of other messages in its turn."""
-    if turn.foreign >= turn.stop:
+    if turn.last_input is None:
         return False
-    mine = np.flatnonzero((view.runs.input_of == message) & (view.runs.starts < turn.stop))
-    if not len(mine):
-        return False
-    last = int(mine[-1])
-    k = int(np.searchsorted(view.encoding.starts, view.runs.stops[last], side="left")) - 1
-    return bool(view.encoding.stops[k] > view.runs.starts[last] and view.encoding.starts[k] > turn.foreign)
+    start, stop = turn.last_input
+    k = int(view.starts.searchsorted(stop)) - 1
+    return bool(view.stops[k] > start and view.starts[k] > turn.foreign)
