@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tokscore.rendering.origins import REASONING_FIELDS, SYNTAX, UNTRACKED, Runs, origin_of_path
+from tokscore.rendering.origins import REASONING_FIELDS, SYNTAX, UNTRACKED, Origin, Runs, origin_of_path
 from tokscore.rendering.rendered import NO_MESSAGE, TEMPLATE_SOURCE
 from tokscore.rendering.tokenizer import Encoding
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+_BODY_FIELDS = ("content", "tool_calls", *REASONING_FIELDS)
 
 
 class RunTable(NamedTuple):
@@ -55,16 +58,22 @@ def run_table(runs: Runs) -> RunTable:
     codes: dict[str, int] = {TEMPLATE_SOURCE: 0}
     owner, writer, input_of, is_body, source_codes = [], [], [], [], []
     for run in runs:
+        wrote = NO_MESSAGE if run.writer is None else run.writer
         origin = run.origin
-        message = None if origin is None else origin.message
-        first = message if message is not None else run.writer
-        last = run.writer if run.writer is not None else message
-        owner.append(NO_MESSAGE if first is None else first)
-        writer.append(NO_MESSAGE if last is None else last)
-        is_input = message is not None and origin is not None and origin.root != "role"
-        input_of.append(message if is_input else NO_MESSAGE)
-        is_body.append(origin is not None and origin.is_body)
-        source_codes.append(0 if origin is None else codes.setdefault(origin.root, len(codes)))
+        if origin is None:
+            source_codes.append(0)
+        else:
+            source_codes.append(codes.setdefault(origin.root, len(codes)))
+        if origin is None or origin.message is None:
+            owner.append(wrote)
+            writer.append(wrote)
+            input_of.append(NO_MESSAGE)
+            is_body.append(origin is not None and origin.is_body)
+        else:
+            owner.append(origin.message)
+            writer.append(origin.message if run.writer is None else wrote)
+            input_of.append(origin.message if origin.root != "role" else NO_MESSAGE)
+            is_body.append(origin.is_body)
     stops = np.cumsum([run.length for run in runs], dtype=np.int64)
     return RunTable(
         starts=np.concatenate([np.zeros(1, np.int64), stops[:-1]]) if len(stops) else stops,
@@ -148,16 +157,18 @@ def dropped_characters(messages: Sequence[Mapping[str, Any]], runs: Runs) -> lis
     Returns:
         One count per message. A text printed twice is not counted twice.
     """
-    printed: dict[tuple[str | int, ...], list[tuple[int, int]]] = {}
+    printed: dict[Origin, list[tuple[int, int]]] = {}
     for run in runs:
-        if run.origin is not None and run.origin.is_body and run.start >= 0:
-            printed.setdefault(run.origin.path, []).append((run.start, run.start + run.length))
+        if run.start >= 0 and run.origin is not None and run.origin.is_body:
+            printed.setdefault(run.origin, []).append((run.start, run.start + run.length))
     dropped = []
     for i, message in enumerate(messages):
-        texts: dict[tuple[str | int, ...], int] = {}
-        for field in ("content", "tool_calls", *REASONING_FIELDS):
-            _collect_texts(message.get(field), ("messages", i, field), texts)
-        dropped.append(sum(length - _covered(printed.get(path, [])) for path, length in texts.items()))
+        texts: dict[Origin, int] = {}
+        for field in _BODY_FIELDS:
+            if value := message.get(field):
+                _collect_texts(value, ("messages", i, field), texts)
+        n_printed = sum(_covered(printed[origin]) for origin in texts if origin in printed)
+        dropped.append(sum(texts.values()) - n_printed)
     return dropped
 
 
@@ -171,7 +182,8 @@ def encoded_twice(messages: Sequence[Mapping[str, Any]], runs: Runs) -> set[int]
     texts = {
         ("messages", i, "tool_calls", j, *keys, "arguments")
         for i, message in enumerate(messages)
-        for j, call in enumerate(message.get("tool_calls") or ())
+        if message.get("tool_calls")
+        for j, call in enumerate(message["tool_calls"])
         for keys, function in (((), call), (("function",), call.get("function") or {}))
         if isinstance(function.get("arguments"), str)
     }
@@ -185,14 +197,12 @@ def encoded_twice(messages: Sequence[Mapping[str, Any]], runs: Runs) -> set[int]
     }
 
 
-def _collect_texts(
-    value: object, path: tuple[str | int, ...], found: dict[tuple[str | int, ...], int]
-) -> None:
+def _collect_texts(value: object, path: tuple[str | int, ...], found: dict[Origin, int]) -> None:
     if isinstance(value, str):
         origin = origin_of_path(path)
         is_text = origin.root != "content" or len(path) == 3 or path[-1] == "text"
         if origin.is_body and is_text:
-            found[origin.path] = len(value)
+            found[origin] = len(value)
     elif isinstance(value, Mapping):
         for key, item in value.items():
             _collect_texts(item, (*path, key), found)
@@ -202,6 +212,8 @@ def _collect_texts(
 
 
 def _covered(spans: list[tuple[int, int]]) -> int:
+    if len(spans) == 1:
+        return spans[0][1] - spans[0][0]
     total = reached = 0
     for start, stop in sorted(spans):
         total += max(0, stop - max(start, reached))

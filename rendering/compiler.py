@@ -74,6 +74,18 @@ class TrackingGenerator(CodeGenerator):
             self.write(", ")
         self.write("))")
 
+    def visit_Add(self, node: nodes.BinExpr, frame: Frame) -> None:
+        operands: list[nodes.Expr] = [node.right]
+        first = node.left
+        while isinstance(first, nodes.Add):
+            operands.append(first.right)
+            first = first.left
+        self.write("environment.add(context, (")
+        for operand in (first, *reversed(operands)):
+            self.visit(operand, frame)
+            self.write(", ")
+        self.write("))")
+
     def visit_For(self, node: nodes.For, frame: Frame) -> None:
         names = [name.name for name in node.target.find_all(nodes.Name)]
         if isinstance(node.target, nodes.Name):

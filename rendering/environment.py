@@ -94,7 +94,7 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
     """The sandbox in which templates run, with the names transformers gives them."""
 
     code_generator_class = TrackingGenerator
-    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
+    intercepted_binops = frozenset({"-", "*", "/", "//", "**", "%"})
     concat = staticmethod(concat)
     step = staticmethod(step)
 
@@ -192,10 +192,20 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
         take_result(result)
         return result
 
+    def add(self, context: Context, operands: Sequence[Any]) -> Any:  # Any: template values
+        """The operands of `+` added from left to right, strings all at once."""
+        if all(isinstance(operand, TrackedStr) for operand in operands):
+            return concat(operands)
+        total = operands[0]
+        for operand in operands[1:]:
+            if isinstance(total, TrackedStr):
+                total = total + operand
+            else:
+                total = self.call_binop(context, "+", total, operand)
+        return total
+
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # Any: as in jinja2
         """An operation within the limits."""
-        if type(left) is TrackedStr and operator == "+":
-            return left + right
         check_operands(operator, left, right)
         result = super().call_binop(context, operator, left, right)
         take_result(result)

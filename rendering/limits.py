@@ -47,20 +47,21 @@ class Budget:
 
     Attributes:
         n_characters: Characters made so far; large strings give theirs back when they are gone.
+        next_look: So many of them call for a `look`.
     """
 
-    __slots__ = ("_allowed", "_deadline", "_limits", "_n_steps", "_next_check", "n_characters")
+    __slots__ = ("_allowed", "_deadline", "_limits", "_n_steps", "n_characters", "next_look")
 
     def __init__(self, limits: TemplateLimits) -> None:
         self._limits = limits
-        self._allowed = self._next_check = float("inf")
+        self._allowed = self.next_look = float("inf")
         self._deadline = thread_time() + limits.cpu_s
         self._n_steps = self.n_characters = 0
 
     def begin(self) -> None:
         """All made so far is the conversation; count from here."""
         self._allowed = self._limits.n_characters + FACTOR * self.n_characters
-        self._look()
+        self.look()
 
     def step(self) -> None:
         """Count one iteration, call or filter."""
@@ -71,13 +72,14 @@ class Budget:
     def take(self, n: int) -> None:
         """Count `n` characters that were made."""
         self.n_characters += n
-        if self.n_characters > self._next_check:
-            self._look()
+        if self.n_characters > self.next_look:
+            self.look()
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Ask how much is used, and when to ask again."""
         self.check(0)
         self._check_time()
-        self._next_check = min(self._allowed, self.n_characters + CHARACTERS_BETWEEN_CHECKS)
+        self.next_look = min(self._allowed, self.n_characters + CHARACTERS_BETWEEN_CHECKS)
 
     def check(self, n: int) -> None:
         """Refuse to make `n` characters where that would go beyond the limit."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 SYNTAX = -1
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _SCAFFOLD_FIELDS = frozenset({"role", "name", "tool_call_id", "id"})
+_USUAL_FIELDS = frozenset({"role", "content", "tool_calls", *REASONING_FIELDS})
 _SCAFFOLD_KEYS = frozenset({"id", "type", "index"})
 
 
@@ -62,6 +64,17 @@ Runs = tuple[Run, ...]
 
 def origin_of_path(path: tuple[str | int, ...]) -> Origin:
     """The origin at `path` of the template's variables."""
+    if len(path) == 3 and path[2] in _USUAL_FIELDS:
+        return _usual_origin(*path)
+    return _origin_of_path(path)
+
+
+@lru_cache(maxsize=4096)
+def _usual_origin(*path: str | int) -> Origin:
+    return _origin_of_path(path)
+
+
+def _origin_of_path(path: tuple[str | int, ...]) -> Origin:
     if path[0] != "messages":
         return Origin(path, None, str(path[0]), is_body=False)
     message = path[1] if len(path) > 1 and isinstance(path[1], int) else None

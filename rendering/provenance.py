@@ -27,15 +27,15 @@ class TrackedStr(str):
     def __new__(cls, text: str, runs: Runs | None = None) -> TrackedStr:
         """A tracked string of `text`; `runs` must cover it exactly, without them it is untracked."""
         budget = current_budget()
-        if budget is None:
+        if budget is not None:
+            budget.n_characters += len(text)
+            if budget.n_characters > budget.next_look:
+                budget.look()
+        if budget is None or len(text) < _LARGE:
             made = str.__new__(cls, text)
         else:
-            budget.take(len(text))
-            if len(text) < _LARGE:
-                made = str.__new__(cls, text)
-            else:
-                made = str.__new__(_LargeStr, text)
-                made._budget = budget
+            made = str.__new__(_LargeStr, text)
+            made._budget = budget
         if runs is None:
             runs = (Run(len(text), UNTRACKED),) if text else ()
         made._runs = runs

@@ -24,10 +24,10 @@ from tokscore.rendering.policies import apply_tags
 from tokscore.rendering.rendered import NO_MESSAGE, MessageFacts, MessageFlag, RenderedTokens
 from tokscore.rendering.sampled import SampledRule
 from tokscore.rendering.templates import (
-    GENERATION_TAG,
     TEMPLATE_FAILURES,
     RenderedText,
     check_template,
+    has_generation_tags,
     prepare_messages,
     render_template,
 )
@@ -175,23 +175,30 @@ class Renderer:
             has_tools=conversation.tools is not None,
             has_generation_prompt=self._add_generation_prompt,
         )
-        if GENERATION_TAG.search(printed.template):
+        if has_generation_tags(printed.template):
             sampled = apply_tags(
                 owners.is_generated, sampled, rendered.text, encoding, owners.message_indices
             )
         dropped = dropped_characters(messages, rendered.runs)
         untracked = untracked_characters(rendered.runs)
-        twice = encoded_twice(messages, rendered.runs)
         control = self.tokenizer.is_special[encoding.token_ids] & owners.starts_in_body
-        controlled = set(owners.message_indices[control].tolist())
+        found = [
+            (flag, messages_with)
+            for flag, messages_with in (
+                (MessageFlag.CONTROL_TOKENS, set(owners.message_indices[control].tolist())),
+                (MessageFlag.UNTRACKED, untracked),
+                (MessageFlag.ENCODED_TWICE, encoded_twice(messages, rendered.runs)),
+                (MessageFlag.DROPPED, {i for i, n in enumerate(dropped) if n}),
+            )
+            if messages_with
+        ]
         facts = []
         for i, (role, name) in enumerate(zip(roles, tool_names(conversation.messages), strict=True)):
-            flags = list(sampled.flags.get(i, ()))
-            flags += [MessageFlag.CONTROL_TOKENS] * (i in controlled)
-            flags += [MessageFlag.UNTRACKED] * (i in untracked)
-            flags += [MessageFlag.ENCODED_TWICE] * (i in twice)
-            flags += [MessageFlag.DROPPED] * (dropped[i] > 0)
-            facts.append(MessageFacts(role, name, dropped[i], tuple(flags), sampled.unknown.get(i)))
+            flags = (
+                *sampled.flags.get(i, ()),
+                *(flag for flag, messages_with in found if i in messages_with),
+            )
+            facts.append(MessageFacts(role, name, dropped[i], flags, sampled.unknown.get(i)))
         return RenderedTokens(
             token_ids=encoding.token_ids,
             message_indices=owners.message_indices,

@@ -28,7 +28,7 @@ TEMPLATE_FAILURES = (
     MemoryError,
     AssertionError,
 )
-GENERATION_TAG = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_GENERATION_TAG = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 class RenderedText(NamedTuple):
@@ -49,6 +49,12 @@ _ENVIRONMENT = TrackingEnvironment()
 @lru_cache(maxsize=64)
 def _compiled(template: str) -> jinja2.Template:
     return _ENVIRONMENT.from_string(template)
+
+
+@lru_cache(maxsize=64)
+def has_generation_tags(template: str) -> bool:
+    """Whether a template says itself what a model generates."""
+    return _GENERATION_TAG.search(template) is not None
 
 
 def check_template(template: str) -> None:

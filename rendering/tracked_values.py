@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
-from tokscore.rendering.origins import origin_of_path
-from tokscore.rendering.provenance import TrackedValue, copied, origin_of, syntax
+from tokscore.rendering.origins import Origin, origin_of_path
+from tokscore.rendering.provenance import TrackedStr, TrackedValue, copied, origin_of, syntax
+
+_USUAL_LENGTH = 32
 
 
 class TrackedInt(int, TrackedValue):
@@ -49,10 +52,7 @@ def wrap(value: Any, path: tuple[str | int, ...]) -> Any:  # Any: JSON values
         made = TrackedDict()
         for key, item in value.items():
             wrapped = wrap(item, (*path, key))
-            name = key
-            if isinstance(key, str):
-                name = syntax(key, origin_of(wrapped) or origin_of_path((*path, key)))
-            made[name] = wrapped
+            made[_tracked_key(key, origin_of(wrapped) or origin_of_path((*path, key)))] = wrapped
     elif isinstance(value, (list, tuple)):
         made = TrackedList([wrap(item, (*path, i)) for i, item in enumerate(value)])
     elif isinstance(value, bool):
@@ -65,3 +65,14 @@ def wrap(value: Any, path: tuple[str | int, ...]) -> Any:  # Any: JSON values
         return value
     made._origin = origin
     return made
+
+
+def _tracked_key(key: Any, origin: Origin) -> Any:  # Any: JSON keys, or what a caller's dict holds
+    if not isinstance(key, str):
+        return key
+    return _usual_key(key, origin) if len(key) < _USUAL_LENGTH else syntax(key, origin)
+
+
+@lru_cache(maxsize=4096)
+def _usual_key(key: str, origin: Origin) -> TrackedStr:
+    return syntax(key, origin)

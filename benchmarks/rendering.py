@@ -1,0 +1,267 @@
+"""What attributed rendering costs, against plain `apply_chat_template(tokenize=True)`.
+
+    python benchmarks/rendering.py --tokenizer DIR --template FILE
+    python benchmarks/rendering.py --tokenizer DIR --template FILE --megabytes 150
+
+The first prints times and ratios of one run, medians of interleaved rounds; the second renders a file of that
+size with all cores and prints how much memory the processes took (Linux). Where the package `renderers` is
+installed, its generic renderer is timed too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import multiprocessing
+import os
+import random
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tokscore.rendering import ChatTokenizer, Conversation, Renderer, open_source, render
+from tokscore.rendering.batches import render_many
+from tokscore.rendering.renderer import Verify
+from tokscore.rendering.workers import all_cores
+
+BEYOND_THE_FIRST_TEN = 11  # of the first ten conversations of an input all ids are verified
+TEXT = "".join(inspect.getsource(module) for module in (argparse, inspect, random, statistics))
+
+
+def passage(rng: random.Random, length: int) -> str:
+    """Some text of the standard library."""
+    start = rng.randrange(len(TEXT) - length)
+    return TEXT[start : start + length]
+
+
+def agent_conversation(n_rounds: int, length: int = 2350) -> Conversation:
+    """A conversation of 1 + 4 * n_rounds messages with reasoning and tool calls, about 1,830 tokens a round."""
+    rng = random.Random(0)
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "You are a careful engineer."}]
+    for i in range(n_rounds):
+        call = {"name": "read_file", "arguments": {"path": passage(rng, 200), "line": i}}
+        messages += [
+            {"role": "user", "content": passage(rng, length)},
+            {
+                "role": "assistant",
+                "content": passage(rng, length // 2),
+                "reasoning_content": passage(rng, length // 2),
+                "tool_calls": [{"id": f"call_{i}", "type": "function", "function": call}],
+            },
+            {"role": "tool", "tool_call_id": f"call_{i}", "content": passage(rng, length)},
+            {"role": "assistant", "content": passage(rng, length)},
+        ]
+    return Conversation(messages)
+
+
+def short_conversations(n: int) -> list[Conversation]:
+    """Conversations of four messages and about 300 tokens."""
+    rng = random.Random(1)
+    roles = ("user", "assistant", "user", "assistant")
+    return [Conversation([{"role": role, "content": passage(rng, 320)} for role in roles]) for _ in range(n)]
+
+
+class Took(NamedTuple):
+    """Medians of one way to render, in seconds; `cpu_s` counts this process alone."""
+
+    wall_s: float
+    cpu_s: float
+
+
+def interleaved(ways: dict[str, Callable[[], object]], rounds: int) -> dict[str, Took]:
+    """Run each way once a round, so that all of them see the same noise."""
+    wall: dict[str, list[float]] = {name: [] for name in ways}
+    cpu: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds + 1):
+        for name, run in ways.items():
+            before = time.perf_counter(), time.process_time()
+            run()
+            wall[name].append(time.perf_counter() - before[0])
+            cpu[name].append(time.process_time() - before[1])
+    return {name: Took(statistics.median(wall[name][1:]), statistics.median(cpu[name][1:])) for name in ways}
+
+
+def print_times(title: str, times: dict[str, Took], unit_s: float, baseline: str) -> None:
+    """One line a way: wall and processor time, and both against the baseline."""
+    print(f"\n{title}\n{'':44}{'wall ms':>10}{'ratio':>7}{'cpu ms':>10}{'ratio':>7}")
+    base = times[baseline]
+    for name, took in times.items():
+        print(
+            f"  {name:42}{took.wall_s / unit_s * 1e3:10.2f}{took.wall_s / base.wall_s:7.2f}"
+            f"{took.cpu_s / unit_s * 1e3:10.2f}{took.cpu_s / base.cpu_s:7.2f}"
+        )
+
+
+class Setup:
+    """One tokenizer with its template, and the ways to render with it."""
+
+    def __init__(self, tokenizer: str, template: Path) -> None:
+        self.tokenizer = ChatTokenizer(tokenizer, template=template.read_text("utf-8"))
+        self.renderers = {verify: Renderer(self.tokenizer, verify=verify) for verify in Verify}
+
+    def plain(self, conversations: Sequence[Conversation]) -> None:
+        """As transformers does it."""
+        for conversation in conversations:
+            self.tokenizer.hf.apply_chat_template(
+                list(conversation.messages),
+                chat_template=self.tokenizer.template,
+                tokenize=True,
+                return_dict=False,
+            )
+
+    def alone(self, conversations: Sequence[Conversation]) -> None:
+        """One after the other."""
+        for conversation in conversations:
+            self.renderers[Verify.OFF].render(conversation)
+
+    def batched(self, conversations: Sequence[Conversation], verify: Verify = Verify.OFF) -> None:
+        """In batches."""
+        renderer = self.renderers[verify]
+        for result in render_many(renderer, conversations, first_number=BEYOND_THE_FIRST_TEN):
+            if isinstance(result, Exception):
+                raise result
+
+
+_SETUP: list[Setup] = []
+
+
+def _start_worker(tokenizer: str, template: Path) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _SETUP.append(Setup(tokenizer, template))
+
+
+def _render_in_worker(conversations: Sequence[Conversation]) -> None:
+    _SETUP[0].batched(conversations)
+
+
+def measure_times(arguments: argparse.Namespace) -> None:
+    """Print the cost of conversations of both lengths, its growth, and the peer's."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # in one process, tokens are made by one thread
+    setup = Setup(arguments.tokenizer, arguments.template)
+    long, short = agent_conversation(60), short_conversations(400)
+    cores = all_cores()
+    with ProcessPoolExecutor(
+        cores,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_start_worker,
+        initargs=(arguments.tokenizer, arguments.template),
+    ) as pool:
+
+        def on_all_cores(conversations: list[Conversation]) -> None:
+            list(pool.map(_render_in_worker, [conversations[i::cores] for i in range(cores)]))
+
+        for name, conversations, unit in (
+            ("241 messages", [long] * 2 * cores, 2 * cores),
+            ("short conversations", short, 1),
+        ):
+            n_tokens = sum(len(setup.renderers[Verify.OFF].render(each)) for each in conversations)
+            ways: dict[str, Callable[[], object]] = {
+                "plain": lambda given=conversations: setup.plain(given),
+                "attributed, one by one": lambda given=conversations: setup.alone(given),
+                "attributed, batches in one process": lambda given=conversations: setup.batched(given),
+                "  with default verification": lambda given=conversations: setup.batched(
+                    given, Verify.SAMPLE
+                ),
+                "  with full verification": lambda given=conversations: setup.batched(given, Verify.FULL),
+                f"attributed, batches on {cores} cores": lambda given=conversations: on_all_cores(given),
+            }
+            times = interleaved(ways, arguments.rounds)
+            title = f"{len(conversations)} x {name}, {n_tokens // len(conversations):,} tokens each"
+            print_times(title, times, unit, "plain")
+    growth = {
+        f"{1 + 4 * n:,} messages": (lambda given=agent_conversation(n): setup.alone([given]))
+        for n in (60, 600)
+    }
+    print_times("growth", interleaved(growth, min(arguments.rounds, 3)), 1, "241 messages")
+    measure_peer(setup, arguments.rounds)
+
+
+def measure_peer(setup: Setup, rounds: int) -> None:
+    """Print the cost of the generic renderer of the package `renderers`, where it is installed."""
+    try:
+        from renderers.configs import DefaultRendererConfig
+        from renderers.default import DefaultRenderer
+    except ImportError as error:
+        print(f"\nno peer: {error}")
+        return
+    setup.tokenizer.hf.chat_template = setup.tokenizer.template
+    peer = DefaultRenderer(setup.tokenizer.hf, DefaultRendererConfig())
+    conversation = agent_conversation(15)
+    ways: dict[str, Callable[[], object]] = {
+        "attributed": lambda: setup.alone([conversation]),
+        "renderers, generic": lambda: peer.render(list(conversation.messages)),
+    }
+    print_times("61 messages", interleaved(ways, min(rounds, 3)), 1, "attributed")
+
+
+def write_conversations(path: Path, n_bytes: int) -> None:
+    """A JSONL file of mixed conversations."""
+    rng = random.Random(2)
+    with path.open("w", encoding="utf-8") as file:
+        while file.tell() < n_bytes:
+            messages = [{"role": "system", "content": passage(rng, 500)}]
+            for _ in range(rng.choice([1, 2, 3, 8, 40])):
+                messages.append({"role": "user", "content": passage(rng, rng.randrange(50, 1500))})
+                messages.append({"role": "assistant", "content": passage(rng, rng.randrange(50, 3000))})
+            file.write(json.dumps({"messages": messages}) + "\n")
+
+
+def proportional_mebibytes() -> float:
+    """Memory of this process and its children, shared pages counted by share."""
+    total = 0
+    children = (child.pid for child in multiprocessing.active_children())
+    for pid in (os.getpid(), *children):
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()
+        except OSError:  # it has just ended
+            continue
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total / 1024
+
+
+def sampled_memory(stop: threading.Event) -> Iterator[float]:
+    """The memory every second until `stop`."""
+    while not stop.wait(1):
+        yield proportional_mebibytes()
+
+
+def measure_memory(arguments: argparse.Namespace) -> None:
+    """Print speed and memory of a render run over a large file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "conversations.jsonl"
+        write_conversations(path, arguments.megabytes * 2**20)
+        source = open_source([str(path)], arguments.tokenizer, template=arguments.template)
+        stop = threading.Event()
+        samples: list[float] = []
+        watcher = threading.Thread(target=lambda: samples.extend(sampled_memory(stop)))
+        watcher.start()
+        before = time.perf_counter()
+        summary = render(source, Path(folder) / "out", workers=all_cores())
+        elapsed_s = time.perf_counter() - before
+        stop.set()
+        watcher.join()
+    quarters = [samples[i * len(samples) // 4 : (i + 1) * len(samples) // 4] for i in range(4)]
+    peaks = ", ".join(f"{max(quarter):,.0f}" for quarter in quarters if quarter)
+    print(
+        f"{arguments.megabytes} MiB, {summary.n_tokens:,} tokens on {all_cores()} cores: {elapsed_s:.0f} s, "
+        f"{summary.n_tokens / elapsed_s:,.0f} tokens/s\n"
+        f"proportional memory of all processes, peak MiB in each quarter of the run: {peaks}"
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tokenizer", required=True, help="directory or hub id")
+    parser.add_argument("--template", type=Path, required=True, help="chat template, such as Qwen3's")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--megabytes", type=int, help="measure memory on a file of this size instead")
+    chosen = parser.parse_args()
+    (measure_times if chosen.megabytes is None else measure_memory)(chosen)
