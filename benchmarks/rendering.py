@@ -175,7 +175,7 @@ def measure_times(arguments: argparse.Namespace) -> None:
             title = f"{len(conversations)} x {name}, {n_tokens // len(conversations):,} tokens each"
             print_times(title, times, unit, "plain")
     growth = {
-        f"{1 + 4 * n:,} messages": (lambda given=agent_conversation(n): setup.alone([given]))
+        f"{1 + 4 * n:,} messages": (lambda given=agent_conversation(n): setup.batched([given]))
         for n in (60, 600)
     }
     print_times("growth", interleaved(growth, min(arguments.rounds, 3)), 1, "241 messages")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tokscore.rendering.conversations import Conversation
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 # A batch ends with the conversation that reaches one of these.
 BATCH_CHARACTERS = 2**20
 BATCH_CONVERSATIONS = 512
+_COLLECTION_THRESHOLDS = (50_000, 20, 100)
 
 
 def render_many(
@@ -46,7 +49,7 @@ def render_many(
             except ConversationError as error:
                 yield error
 
-    with ThreadPoolExecutor(1) as pool:
+    with _rare_collections(), ThreadPoolExecutor(1) as pool:
         previous: tuple[_Batch, Future[list[NDArray[np.int32]]]] | None = None
         for batch in _printed_batches(renderer, conversations, first_number):
             texts = [item.rendered.text for item in batch if isinstance(item, Printed)]
@@ -56,6 +59,18 @@ def render_many(
             previous = batch, tokenised
         if previous is not None:
             yield from finish(*previous)
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Look for reference cycles less often: a batch holds many small objects and next to no cycles."""
+    before = gc.get_threshold()
+    if before[0]:  # else the caller wants none
+        gc.set_threshold(*map(max, before, _COLLECTION_THRESHOLDS))
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _printed_batches(
