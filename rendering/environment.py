@@ -88,6 +88,7 @@ def _check_namespace_name(name: object) -> None:
 
 _USUAL_TYPES = frozenset({TrackedStr, TrackedDict, TrackedList, LoopContext, _TemplateNamespace})
 _KNOWN_ATTRIBUTES = 4096
+_LOOP_NUMBERS = frozenset({"index", "index0", "first", "last", "length"})
 
 
 class TrackingEnvironment(ImmutableSandboxedEnvironment):
@@ -218,8 +219,11 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
 
     def getattr(self, obj: Any, attribute: str) -> Any:  # Any: template values
         """As in jinja2, without the detour for keys of input objects, which is what templates ask for most."""
-        if type(obj) is TrackedDict and attribute in obj and not hasattr(dict, attribute):
+        kind = type(obj)
+        if kind is TrackedDict and attribute in obj and not hasattr(dict, attribute):
             return obj[attribute]
+        if kind is LoopContext and attribute in _LOOP_NUMBERS:
+            return getattr(obj, attribute)
         return super().getattr(obj, attribute)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:  # Any: as in jinja2

@@ -100,6 +100,7 @@ class Renderer:
         self._add_generation_prompt = add_generation_prompt
         self._verify = verify
         self._limits = limits
+        self._is_special = tokenizer.flags(tokenizer.special_ids)
         self._rules: dict[str, SampledRule] = {}
         for has_tools in (False, True):
             check_template(tokenizer.chat_template(has_tools=has_tools))
@@ -181,7 +182,7 @@ class Renderer:
             )
         dropped = dropped_characters(messages, rendered.runs)
         untracked = untracked_characters(rendered.runs)
-        control = self.tokenizer.is_special[encoding.token_ids] & owners.starts_in_body
+        control = self._is_special[encoding.token_ids] & owners.starts_in_body
         found = [
             (flag, messages_with)
             for flag, messages_with in (

@@ -7,7 +7,7 @@ where a template has them, decide instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -88,6 +88,8 @@ class SampledRule:
         """
         self._tokenizer = tokenizer
         self._variables = variables
+        self._is_special = tokenizer.flags(tokenizer.special_ids)
+        self._is_eos = tokenizer.flags(tokenizer.eos_ids)
         self._prompts: dict[tuple[str, bool], Prompts] = {}
 
     def apply(
@@ -117,14 +119,14 @@ class SampledRule:
         is_printed = encoding.stops > encoding.starts
         printed = slice(None) if is_printed.all() else np.flatnonzero(is_printed)
         ids, has_input = encoding.token_ids[printed], owners.has_input[printed]
-        is_eos = self._tokenizer.is_eos[ids]
+        is_eos = self._is_eos[ids]
         view = _View(
             text,
             ids,
             encoding.starts[printed],
             encoding.stops[printed],
             has_input,
-            self._tokenizer.is_special[ids],
+            self._is_special[ids],
             is_eos,
             is_eos & ~has_input,
             has_generation_prompt,
@@ -201,14 +203,17 @@ def _match_header(view: _View, turn: Turn, low: int, high: int, prompts: Prompts
     return best
 
 
-def _openings(view: _View, turn: Turn, low: int, high: int, prompts: Sequence[GenerationPrompt]) -> list[int]:
-    """Tokens of the turn at which its header may begin."""
-    before_input = view.token_ids[low : _first(view.has_input, low, high)].tolist()
+def _openings(
+    view: _View, turn: Turn, low: int, high: int, prompts: Sequence[GenerationPrompt]
+) -> Iterator[int]:
+    """Tokens of the turn at which its header may begin, in order."""
+    yield low
     first_ids = {prompt.token_ids[0] for prompt in prompts if prompt.token_ids}
-    openings = {low, *(low + i for i, token_id in enumerate(before_input) if token_id in first_ids)}
+    before_input = view.token_ids[low : _first(view.has_input, low, high)].tolist()
+    openings = {low + i for i, token_id in enumerate(before_input) if token_id in first_ids}
     if view.starts[low] < turn.start and high - low > 1:
         openings.add(low + 1)  # the first token straddles the turn's left edge
-    return sorted(openings)
+    yield from sorted(openings - {low})
 
 
 def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:

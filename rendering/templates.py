@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -81,14 +81,21 @@ def prepare_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, An
 
     It drops keys whose value is None and copies the reasoning under the names that templates read.
     """
+    prepared: Any = list(messages)
+    for step in _preparing_steps():
+        prepared = step(prepared)
+    return [dict(message) for message in prepared]
+
+
+@lru_cache(maxsize=1)
+def _preparing_steps() -> tuple[Callable[[Any], Any], ...]:  # Any: transformers has no usable types
     from transformers.utils import chat_template_utils
 
-    prepared: Any = list(messages)
-    for name in ("_normalize_chat_messages", "_alias_reasoning_fields"):
-        step = getattr(chat_template_utils, name, None)
-        if step is not None:
-            prepared = step(prepared)
-    return [dict(message) for message in prepared]
+    steps = (
+        getattr(chat_template_utils, name, None)
+        for name in ("_normalize_chat_messages", "_alias_reasoning_fields")
+    )
+    return tuple(step for step in steps if step is not None)
 
 
 def render_template(

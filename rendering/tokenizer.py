@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from inspect import signature
 from itertools import chain, islice
 from pathlib import Path
@@ -57,8 +57,6 @@ class ChatTokenizer:
         eos_ids: Ids that end a turn, from the tokenizer and the generation config.
         special_ids: Ids of control tokens.
         token_bytes: Bytes of every id.
-        is_special: bool, shape [ids], the same as `special_ids`.
-        is_eos: bool, shape [ids], the same as `eos_ids`.
     """
 
     def __init__(self, model: str, *, revision: str | None = None, template: str | None = None) -> None:
@@ -92,9 +90,6 @@ class ChatTokenizer:
         self._revision = revision_of(model, self.hf.name_or_path) or revision
         self.token_bytes, self._has_offsets = self._alignment()
         self._separators = self._find_separators()
-        n_ids = max(len(self.token_bytes.contents), *self.special_ids, *self.eos_ids) + 1
-        self.is_special = _flags(self.special_ids, n_ids)
-        self.is_eos = _flags(self.eos_ids, n_ids)
 
     def _alignment(self) -> tuple[TokenBytes, bool]:
         """The bytes of all ids, and whether offsets can be asked for where these do not spell a text."""
@@ -127,6 +122,12 @@ class ChatTokenizer:
         entries = {i: token for token, i in self.hf.get_vocab().items()}
         entries |= {i: token.content for i, token in self.hf.added_tokens_decoder.items()}
         return dict(sorted(entries.items()))
+
+    def flags(self, ids: Collection[int]) -> NDArray[np.bool_]:
+        """Whether each id is one of `ids`, bool, shape [ids]."""
+        flags = np.zeros(max(len(self.token_bytes.contents), *ids, 0) + 1, bool)
+        flags[list(ids)] = True
+        return flags
 
     def _contents(self, decoder: TokenDecoder | None) -> list[bytes | None]:
         entries, added = self.entries(), self.hf.added_tokens_decoder
@@ -244,12 +245,6 @@ class ChatTokenizer:
             template_sha256=hashlib.sha256("\0".join(dict.fromkeys(templates)).encode()).hexdigest(),
             vocab_size=len(self.hf),
         )
-
-
-def _flags(ids: frozenset[int], n_ids: int) -> NDArray[np.bool_]:
-    flags = np.zeros(n_ids, bool)
-    flags[list(ids)] = True
-    return flags
 
 
 def model_name(model: str) -> str:
