@@ -22,6 +22,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +43,7 @@ def passage(rng: random.Random, length: int) -> str:
 
 
 def agent_conversation(n_rounds: int, length: int = 2350) -> Conversation:
-    """A conversation of 1 + 4 * n_rounds messages with reasoning and tool calls, about 1,830 tokens a round."""
+    """A conversation of 1 + 4 * n_rounds messages with reasoning and tools, of 1,950 tokens a round."""
     rng = random.Random(0)
     messages: list[dict[str, Any]] = [{"role": "system", "content": "You are a careful engineer."}]
     for i in range(n_rounds):
@@ -87,14 +89,14 @@ def interleaved(ways: dict[str, Callable[[], object]], rounds: int) -> dict[str,
     return {name: Took(statistics.median(wall[name][1:]), statistics.median(cpu[name][1:])) for name in ways}
 
 
-def print_times(title: str, times: dict[str, Took], unit_s: float, baseline: str) -> None:
+def print_times(title: str, times: dict[str, Took], n_units: int, baseline: str) -> None:
     """One line a way: wall and processor time, and both against the baseline."""
     print(f"\n{title}\n{'':44}{'wall ms':>10}{'ratio':>7}{'cpu ms':>10}{'ratio':>7}")
     base = times[baseline]
     for name, took in times.items():
         print(
-            f"  {name:42}{took.wall_s / unit_s * 1e3:10.2f}{took.wall_s / base.wall_s:7.2f}"
-            f"{took.cpu_s / unit_s * 1e3:10.2f}{took.cpu_s / base.cpu_s:7.2f}"
+            f"  {name:42}{took.wall_s / n_units * 1e3:10.2f}{took.wall_s / base.wall_s:7.2f}"
+            f"{took.cpu_s / n_units * 1e3:10.2f}{took.cpu_s / base.cpu_s:7.2f}"
         )
 
 
@@ -156,27 +158,26 @@ def measure_times(arguments: argparse.Namespace) -> None:
         def on_all_cores(conversations: list[Conversation]) -> None:
             list(pool.map(_render_in_worker, [conversations[i::cores] for i in range(cores)]))
 
-        for name, conversations, unit in (
+        for name, conversations, n_units in (
             ("241 messages", [long] * 2 * cores, 2 * cores),
             ("short conversations", short, 1),
         ):
             n_tokens = sum(len(setup.renderers[Verify.OFF].render(each)) for each in conversations)
             ways: dict[str, Callable[[], object]] = {
-                "plain": lambda given=conversations: setup.plain(given),
-                "attributed, one by one": lambda given=conversations: setup.alone(given),
-                "attributed, batches in one process": lambda given=conversations: setup.batched(given),
-                "  with default verification": lambda given=conversations: setup.batched(
-                    given, Verify.SAMPLE
-                ),
-                "  with full verification": lambda given=conversations: setup.batched(given, Verify.FULL),
-                f"attributed, batches on {cores} cores": lambda given=conversations: on_all_cores(given),
+                "plain": partial(setup.plain, conversations),
+                "attributed, one by one": partial(setup.alone, conversations),
+                "attributed, batches in one process": partial(setup.batched, conversations),
+                "  with default verification": partial(setup.batched, conversations, Verify.SAMPLE),
+                "  with full verification": partial(setup.batched, conversations, Verify.FULL),
+                f"attributed, batches on {cores} cores": partial(on_all_cores, conversations),
             }
             times = interleaved(ways, arguments.rounds)
             title = f"{len(conversations)} x {name}, {n_tokens // len(conversations):,} tokens each"
-            print_times(title, times, unit, "plain")
-    growth = {
-        f"{1 + 4 * n:,} messages": (lambda given=agent_conversation(n): setup.batched([given]))
-        for n in (60, 600)
+            print_times(title, times, n_units, "plain")
+    longer = agent_conversation(600)
+    growth: dict[str, Callable[[], object]] = {
+        "241 messages": lambda: setup.batched([long]),
+        "2,401 messages": lambda: setup.batched([longer]),
     }
     print_times("growth", interleaved(growth, min(arguments.rounds, 3)), 1, "241 messages")
     measure_peer(setup, arguments.rounds)
@@ -185,13 +186,13 @@ def measure_times(arguments: argparse.Namespace) -> None:
 def measure_peer(setup: Setup, rounds: int) -> None:
     """Print the cost of the generic renderer of the package `renderers`, where it is installed."""
     try:
-        from renderers.configs import DefaultRendererConfig
-        from renderers.default import DefaultRenderer
+        config = import_module("renderers.configs").DefaultRendererConfig()
+        renderer = import_module("renderers.default").DefaultRenderer
     except ImportError as error:
         print(f"\nno peer: {error}")
         return
-    setup.tokenizer.hf.chat_template = setup.tokenizer.template
-    peer = DefaultRenderer(setup.tokenizer.hf, DefaultRendererConfig())
+    setup.tokenizer.hf.chat_template = setup.tokenizer.template  # the peer takes no other
+    peer = renderer(setup.tokenizer.hf, config)
     conversation = agent_conversation(15)
     ways: dict[str, Callable[[], object]] = {
         "attributed": lambda: setup.alone([conversation]),

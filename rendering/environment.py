@@ -218,7 +218,7 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
         return super().call_test(name, value, *args, **kwargs)
 
     def getattr(self, obj: Any, attribute: str) -> Any:  # Any: template values
-        """As in jinja2, without the detour for keys of input objects, which is what templates ask for most."""
+        """As in jinja2, without the detour for keys of input objects, which templates ask for most."""
         kind = type(obj)
         if kind is TrackedDict and attribute in obj and not hasattr(dict, attribute):
             return obj[attribute]

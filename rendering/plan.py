@@ -146,7 +146,7 @@ def _existing(name: str) -> Path:
 
 
 def _unpacked(path: Path, name: str) -> Path:
-    """The file itself, or a temporary copy of what is compressed in it, so that its parts can be read apart."""
+    """The file itself, or a temporary copy of what is compressed in it: parts are read apart."""
     with path.open("rb") as handle:
         magic = handle.read(4)
     codec = next((codec for start, codec in _COMPRESSED.items() if magic.startswith(start)), None)

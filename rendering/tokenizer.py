@@ -100,8 +100,8 @@ class ChatTokenizer:
                 if token_bytes.spans(_UNICODE_PROBE, ids) is not None:
                     return token_bytes, False
             raise InputError(
-                f"{self.name} has a slow tokenizer ({type(self.hf).__name__}) whose tokens do not spell the text: "
-                f"{_UNICODE_PROBE!r} became {self.hf.convert_ids_to_tokens(ids.tolist())}.\n"
+                f"{self.name} has a slow tokenizer ({type(self.hf).__name__}) whose tokens do not spell the "
+                f"text: {_UNICODE_PROBE!r} became {self.hf.convert_ids_to_tokens(ids.tolist())}.\n"
                 "Use a copy of the model with tokenizer.json."
             )
         declared = None if self._backend.decoder is None else json.loads(self._backend.decoder.__getstate__())

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tokscore.rendering import (
-    ChatTokenizer,
     Conversation,
     ConversationError,
-    InputError,
     RenderedTokens,
     Renderer,
 )
@@ -228,15 +225,4 @@ def test_tokens_that_share_a_character_belong_to_its_message(families: Families,
     assert content_text(renderer, tokens, 0).strip() in {"e\u0301x 🎉 你好", "éx 🎉 你好"}
 
 
-def test_a_tokenizer_with_zero_width_offsets_is_refused_at_load(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encode = ChatTokenizer.encode
-
-    def without_width(self: ChatTokenizer, text: str) -> Any:
-        encoding = encode(self, text)
-        return encoding._replace(stops=encoding.starts)
-
-    monkeypatch.setattr(ChatTokenizer, "encode", without_width)
-    with pytest.raises(InputError, match="no usable character offsets"):
-        ChatTokenizer(str(tiny_model))
+# A tokenizer whose offsets come back zero-width: see test_tokenizer.py.
