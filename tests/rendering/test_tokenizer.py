@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conftest import CHATML
 
+from tests.conftest import CHATML
 from tokscore.rendering import ChatTokenizer, Conversation, ConversationError, InputError, Renderer
 from tokscore.rendering.renderer import Verify
 from tokscore.rendering.vocabulary import vocabulary_table
