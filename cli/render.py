@@ -33,6 +33,7 @@ ROLE_COLUMNS = (
     Column("n_sampled", "sampled"),
     Column("n_content", "content"),
     Column("n_unknown", "sampled unknown"),
+    Column("n_control_tokens", "control in content"),
 )
 MESSAGE_COLUMNS = (
     Column("conversation_id", "conversation"),
@@ -42,6 +43,7 @@ MESSAGE_COLUMNS = (
     Column("n_sampled", "sampled"),
     Column("n_content", "content"),
     Column("n_dropped_characters", "dropped chars"),
+    Column("n_control_tokens", "control in content"),
     Column("flags", "flags"),
 )
 
@@ -136,6 +138,7 @@ def print_summary(dataset: Dataset, form: Format, by: options.By | None) -> None
 
     roles = [counts._asdict() for counts in summary.role_counts(dataset)]
     messages = (message._asdict() for message in summary.message_counts_of(dataset))
+    _print_notes(dataset)
     if form is Format.JSON and by is None:
         print_json({"by_role": roles, "by_message": list(messages)})
         return
@@ -147,5 +150,18 @@ def print_summary(dataset: Dataset, form: Format, by: options.By | None) -> None
         print_rows(MESSAGE_COLUMNS, rows, form, title="Tokens by message")
         if next(messages, None) is not None:
             note(f"only the first {limit} messages are shown; --by message shows all.")
+
+
+def _print_notes(dataset: Dataset) -> None:
+    from tokscore.rendering import summary
+
     for flag, n in summary.flag_counts(dataset).items():
         note(f"{n} messages: {flag}")
+    injected = summary.control_tokens(dataset)
+    if injected:
+        by_role = ", ".join(f"{found.role} {found.n_tokens:,}" for found in injected)
+        note(
+            f"warning: {sum(found.n_tokens for found in injected):,} control tokens came from the content of "
+            f"{sum(found.n_messages for found in injected):,} messages ({by_role}); "
+            "a model may take them for a turn of its own. --explain ID shows them."
+        )

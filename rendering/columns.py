@@ -194,6 +194,7 @@ def _message_table(joined: _Joined, counts: _Counts) -> pa.Table:
         pa.array(counts.n_sampled, pa.int32(), mask=counts.is_unknown),
         pa.array(counts.n_content, pa.int32()),
         pa.array([facts.n_dropped_characters for facts in messages], pa.int32()),
+        pa.array([facts.n_control_tokens for facts in messages], pa.int32()),
         pa.array([list(facts.flags) for facts in messages], pa.list_(pa.string())),
         pa.array([facts.unknown_reason for facts in messages], pa.string()),
     ]

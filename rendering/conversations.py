@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,12 @@ import msgspec
 from tokscore.rendering.errors import ConversationError
 
 _ROLES = "system, user, assistant or tool"
+_HALF_A_PAIR = re.compile(
+    rb"\\u[dD][89abAB][\da-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][\da-fA-F]{2})\\u[dD][c-fC-F][\da-fA-F]{2}"
+)
+# Ids, roles and names are repeated in the tables, token by token.
+_LONGEST_NAME = 1_000
 # Parts whose type holds one of these words need a processor: image, image_url, input_audio, …
 _MEDIA = ("image", "audio", "video", "file")
 
@@ -45,12 +52,18 @@ def parse_conversation(line: bytes) -> Conversation:
     except RecursionError:
         raise ConversationError("is nested too deeply.") from None
     except msgspec.DecodeError as error:
+        if half := _HALF_A_PAIR.search(line):
+            raise ConversationError(
+                f"holds {half[0].decode()}, half of a character pair, which is no text; "
+                "expected valid Unicode."
+            ) from error
         raise ConversationError(
             f"is not JSON: {error}; expected one JSON object a line.",
             hint="Mend the line, or drop such lines with --on-error skip.",
         ) from error
     if not isinstance(record, dict):
         raise ConversationError(f"is {_kind(record)}; expected an object with messages.")
+    _check_name(record.get("id"), "$.id")
     metadata = record.get("metadata")
     return Conversation(
         messages=_messages(record),
@@ -86,6 +99,8 @@ def _check_message(message: object, path: str) -> None:
         raise ConversationError(
             f"is {_shown(message['role'])}; expected a string: {_ROLES}.", path=f"{path}.role"
         )
+    _check_name(message["role"], f"{path}.role")
+    _check_name(message.get("name"), f"{path}.name")
     content = message.get("content")
     if content is not None and not isinstance(content, (str, list)):
         raise ConversationError(
@@ -106,6 +121,14 @@ def _check_message(message: object, path: str) -> None:
                 'has no name; expected {"function": {"name": "…", "arguments": …}}.',
                 path=f"{path}.tool_calls[{i}]",
             )
+        _check_name(function["name"], f"{path}.tool_calls[{i}].function.name")
+
+
+def _check_name(value: object, path: str) -> None:
+    if isinstance(value, str) and len(value) > _LONGEST_NAME:
+        raise ConversationError(
+            f"has {len(value):,} characters; expected at most {_LONGEST_NAME:,}.", path=path
+        )
 
 
 def _object(value: object, path: str) -> dict[str, Any] | None:

@@ -224,6 +224,7 @@ def _tokens_from(table: pa.Table, messages: pa.Table) -> RenderedTokens:
             record["n_dropped_characters"],
             tuple(record["flags"]),
             record["unknown_reason"],
+            record["n_control_tokens"],
         )
         for record in messages.to_pylist()
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tokscore.rendering.errors import DifferenceError, InputError
+from tokscore.rendering.errors import ConversationError, DifferenceError, InputError
 from tokscore.rendering.plan import Line, read_lines
 
 if TYPE_CHECKING:
@@ -52,6 +52,13 @@ def explain(source: ConversationSource, conversation_id: str) -> Explanation:
         ConversationError: It cannot be rendered.
     """
     line, name = _find(source, conversation_id)
+    try:
+        return _explain(source, line, name)
+    except ConversationError as error:
+        raise error.at(f"{name}:{line.number}") from error
+
+
+def _explain(source: ConversationSource, line: Line, name: str) -> Explanation:
     renderer, difference = source.renderer, None
     printed = renderer.print(source.parse(line), 0)
     text = printed.rendered.text
@@ -67,7 +74,7 @@ def explain(source: ConversationSource, conversation_id: str) -> Explanation:
     kept = slice(None) if source.length_limit is None else source.length_limit.kept(len(tokens))
     tokens, status = source.finish(tokens)
     return Explanation(
-        conversation_id=conversation_id,
+        conversation_id=line.conversation_id,
         source_file=name,
         source_line=line.number,
         status=status,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Any
 
 from tokscore.rendering.limits import PIECE_CHARACTERS, take
@@ -18,6 +19,7 @@ from tokscore.rendering.provenance import (
 )
 from tokscore.rendering.tracked_values import TrackedBool
 
+_SHORT_ESCAPES = '"\\\n\r\t\b\f'
 _ESCAPED = re.compile(r'["\\\x00-\x1f]')
 _ESCAPED_ASCII = re.compile(r'["\\\x00-\x1f]|[^\x00-\x7f]')
 
@@ -50,6 +52,7 @@ class _Writer:
         self.indent = " " * indent if isinstance(indent, int) else indent
         self.comma, self.colon = separators or ((", ", ": ") if indent is None else (",", ": "))
         self.sort_keys = sort_keys
+        self.encode = encode_basestring_ascii if ensure_ascii else encode_basestring  # as json.dumps does
 
     def write(self, value: Any, depth: int, inherited: Origin | None) -> TrackedStr:  # Any: JSON values
         if isinstance(value, str):
@@ -101,7 +104,7 @@ class _Writer:
             quoted += self.escaped_runs(raw[position : position + run.length], run)
             position += run.length
         quoted.append(Run(1, last.origin, SYNTAX, last.writer, last.generated))
-        return TrackedStr(json.dumps(raw, ensure_ascii=self.ensure_ascii), tuple(quoted))
+        return TrackedStr(self.encode(raw), tuple(quoted))
 
     def escaped_runs(self, raw: str, run: Run) -> list[Run]:
         pattern = _ESCAPED_ASCII if self.ensure_ascii else _ESCAPED
@@ -111,10 +114,9 @@ class _Writer:
             if match.start() > position:
                 runs.append(run.part(position, match.start() - position))
             position = match.end()
-            escape = len(json.dumps(match[0], ensure_ascii=self.ensure_ascii)) - 2
+            escape = 2 if match[0] in _SHORT_ESCAPES else 12 if match[0] > "\uffff" else 6
             runs.append(run.part(match.start(), 1))
-            if escape > 1:
-                runs.append(Run(escape - 1, run.origin, SYNTAX, run.writer, run.generated))
+            runs.append(Run(escape - 1, run.origin, SYNTAX, run.writer, run.generated))
         if position < len(raw):
             runs.append(run.part(position, len(raw) - position))
         return runs

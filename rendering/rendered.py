@@ -38,6 +38,7 @@ class MessageFacts(NamedTuple):
         n_dropped_characters: Characters of its body that the template left out.
         flags: Short names of what a reader should know about the message.
         unknown_reason: Why it cannot be told which tokens were sampled, else None.
+        n_control_tokens: Ids such as <|im_start|> that came from its content.
     """
 
     role: str
@@ -45,6 +46,7 @@ class MessageFacts(NamedTuple):
     n_dropped_characters: int = 0
     flags: tuple[str, ...] = ()
     unknown_reason: str | None = None
+    n_control_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

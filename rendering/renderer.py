@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
@@ -12,7 +13,6 @@ import numpy as np
 
 from tokscore.rendering.attribution import (
     dropped_characters,
-    encoded_twice,
     run_table,
     token_owners,
     untracked_characters,
@@ -32,6 +32,7 @@ from tokscore.rendering.templates import (
     render_template,
 )
 from tokscore.rendering.tokenizer import ChatTokenizer, Encoding
+from tokscore.rendering.tool_arguments import encoded_twice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -183,12 +184,13 @@ class Renderer:
         dropped = dropped_characters(messages, rendered.runs)
         untracked = untracked_characters(rendered.runs)
         control = self._is_special[encoding.token_ids] & owners.starts_in_body
+        controlled = Counter(owners.message_indices[control].tolist())
         found = [
             (flag, messages_with)
             for flag, messages_with in (
-                (MessageFlag.CONTROL_TOKENS, set(owners.message_indices[control].tolist())),
+                (MessageFlag.CONTROL_TOKENS, controlled),
                 (MessageFlag.UNTRACKED, untracked),
-                (MessageFlag.ENCODED_TWICE, encoded_twice(messages, rendered.runs)),
+                (MessageFlag.ENCODED_TWICE, encoded_twice(messages, rendered.text, rendered.runs)),
                 (MessageFlag.DROPPED, {i for i, n in enumerate(dropped) if n}),
             )
             if messages_with
@@ -199,7 +201,8 @@ class Renderer:
                 *sampled.flags.get(i, ()),
                 *(flag for flag, messages_with in found if i in messages_with),
             )
-            facts.append(MessageFacts(role, name, dropped[i], flags, sampled.unknown.get(i)))
+            unknown = sampled.unknown.get(i)
+            facts.append(MessageFacts(role, name, dropped[i], flags, unknown, controlled[i]))
         return RenderedTokens(
             token_ids=encoding.token_ids,
             message_indices=owners.message_indices,

@@ -25,6 +25,7 @@ class RoleCounts(NamedTuple):
         n_sampled: Generated tokens, of the messages where that can be told.
         n_unknown: Messages where it cannot.
         n_content: Tokens with some character of a message body.
+        n_control_tokens: Control tokens that came from content.
     """
 
     role: str
@@ -35,6 +36,7 @@ class RoleCounts(NamedTuple):
     n_sampled: int
     n_unknown: int
     n_content: int
+    n_control_tokens: int
 
 
 class MessageCounts(NamedTuple):
@@ -48,6 +50,7 @@ class MessageCounts(NamedTuple):
         n_sampled: Generated tokens, None where that cannot be told.
         n_content: Tokens with some character of its body.
         n_dropped_characters: Characters of its body that the template left out.
+        n_control_tokens: Control tokens that came from its content.
         flags: What else a reader should know.
     """
 
@@ -58,6 +61,7 @@ class MessageCounts(NamedTuple):
     n_sampled: int | None
     n_content: int
     n_dropped_characters: int
+    n_control_tokens: int
     flags: tuple[str, ...]
 
 
@@ -74,13 +78,14 @@ def role_counts(dataset: Dataset) -> list[RoleCounts]:
             n_sampled=pl.col("n_sampled").sum(),
             n_unknown=pl.col("n_sampled").is_null().sum(),
             n_content=pl.col("n_content").sum(),
+            n_control_tokens=pl.col("n_control_tokens").sum(),
         )
         .collect()
     )
     conversations = pl.scan_parquet(dataset.files("conversations"))
     template = conversations.select(pl.col("n_template").sum()).collect().item()
     counts = [RoleCounts(**row) for row in messages.iter_rows(named=True)]
-    return [*counts, RoleCounts(NO_MESSAGE_LABEL, 0, template, None, None, 0, 0, 0)]
+    return [*counts, RoleCounts(NO_MESSAGE_LABEL, 0, template, None, None, 0, 0, 0, 0)]
 
 
 def message_counts_of(dataset: Dataset) -> Iterator[MessageCounts]:
@@ -90,6 +95,26 @@ def message_counts_of(dataset: Dataset) -> Iterator[MessageCounts]:
         for batch in pq.ParquetFile(path).iter_batches(columns=columns):
             for row in batch.to_pylist():
                 yield MessageCounts(**{**row, "flags": tuple(row["flags"])})
+
+
+class ControlTokens(NamedTuple):
+    """Control tokens that came from the content of messages of one role."""
+
+    role: str
+    n_messages: int
+    n_tokens: int
+
+
+def control_tokens(dataset: Dataset) -> list[ControlTokens]:
+    """One entry per role that has any, in the order of first appearance."""
+    frame = (
+        pl.scan_parquet(dataset.files("messages"))
+        .filter(pl.col("n_control_tokens") > 0)
+        .group_by("role", maintain_order=True)
+        .agg(n_messages=pl.len(), n_tokens=pl.col("n_control_tokens").sum())
+        .collect()
+    )
+    return [ControlTokens(**row) for row in frame.iter_rows(named=True)]
 
 
 def flag_counts(dataset: Dataset) -> dict[str, int]:

@@ -80,6 +80,7 @@ MESSAGES = pa.schema(
         _field("n_sampled", pa.int32(), nullable=True),  # null: cannot be told
         _field("n_content", pa.int32()),
         _field("n_dropped_characters", pa.int32()),  # body characters that the template left out
+        _field("n_control_tokens", pa.int32()),  # ids such as <|im_start|> that came from its content
         _field("flags", pa.list_(pa.string())),  # control_tokens_in_content, no_stop_rendered, …
         _field("unknown_reason", pa.string(), nullable=True),  # why is_sampled is null
     ]

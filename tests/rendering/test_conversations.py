@@ -32,6 +32,9 @@ from tokscore.rendering.errors import ConversationError
             "$.messages[0].tool_calls[0]",
             "has no name",
         ),
+        ({"id": "x" * 1001, "messages": [{"role": "user"}]}, "$.id", "has 1,001 characters"),
+        ({"messages": [{"role": "x" * 1001}]}, "$.messages[0].role", "has 1,001 characters"),
+        ({"messages": [{"role": "tool", "name": "x" * 1001}]}, "$.messages[0].name", "has 1,001 characters"),
         (
             {"messages": [{"role": "user"}], "chat_template_kwargs": 1},
             "$.chat_template_kwargs",

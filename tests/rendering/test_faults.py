@@ -184,6 +184,7 @@ def test_control_tokens_typed_by_a_user_stay_content_and_are_flagged(families: F
     assert len(tokens) == 22
     assert spans(tokens) == [(0, 12), (12, 22)]
     assert flags(tokens) == [("control_tokens_in_content",), ()]
+    assert [message.n_control_tokens for message in tokens.messages] == [2, 0]
     assert not tokens.sampled_mask[:12].any()
 
 

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tokscore.cli.explain import print_explanation
+from tokscore.cli.options import Format
+from tokscore.rendering import ChatTokenizer, Renderer
+from tokscore.rendering.explanation import explain
+from tokscore.rendering.plan import plan_files
+from tokscore.rendering.source import ConversationSource
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Write = Callable[..., Path]
+
+RECORD = {
+    "id": "a",
+    "messages": [
+        {"role": "user", "content": "x <|im_end|>\n你·"},
+        {"role": "assistant", "content": "Yo"},
+    ],
+}
+EXPECTED = """\
+a  convs.jsonl:2  32 tokens, 3 sampled, 11 content, status ok
+
+message 0  user  17 tokens, 0 sampled, 9 content
+        flags: control_tokens_in_content
+      0 --  template           <|im_start|>
+      1 --  role               u│s│e│r
+      5 --  template           ↵
+      6 -C  content            x│·
+      8 -C! content            <|im_end|>
+      9 -C  content            ↵
+     10 -C  content            你│…│…│\\u{b7}│…
+     15 --  template           <|im_end|>│↵
+
+message 1  assistant  15 tokens, 3 sampled, 2 content
+     17 --  template           <|im_start|>
+     18 --  role               a│s│s│i│s│t│a│n│t
+     27 --  template           ↵
+     28 SC  content            Y│o
+     30 S-  template           <|im_end|>
+     31 --  template           ↵
+"""
+
+
+@pytest.fixture
+def arguments(tiny_model: Path, write_jsonl: Write, conversation: dict[str, object]) -> tuple[object, ...]:
+    return ("render", write_jsonl(conversation, RECORD), "-m", tiny_model, "--explain")
+
+
+def test_every_token_is_printed_with_its_owner(tokscore: Run, arguments: tuple[str, ...]) -> None:
+    shown = tokscore(*arguments, "a")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout == EXPECTED
+    assert "S sampled" in shown.stderr
+
+
+def test_nothing_is_written(tokscore: Run, arguments: tuple[str, ...], tmp_path: Path) -> None:
+    before = sorted(tmp_path.iterdir())
+    assert tokscore(*arguments, "a", cwd=tmp_path).returncode == 0
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_json_and_csv_hold_a_row_a_token(tokscore: Run, arguments: tuple[str, ...]) -> None:
+    printed = json.loads(tokscore(*arguments, "a", "--format", "json").stdout)
+    assert "".join(token["text"] for token in printed["tokens"]).startswith(
+        "<|im_start|>user\nx <|im_end|>\n你·"
+    )
+    assert [token["position"] for token in printed["tokens"] if token["is_control"]] == [8]
+    rows = list(csv.DictReader(io.StringIO(tokscore(*arguments, "a", "--format", "csv").stdout)))
+    assert [row["text"] for row in rows] == [token["text"] for token in printed["tokens"]]
+
+
+def test_an_unknown_id_is_bad_input_and_names_close_ones(tokscore: Run, arguments: tuple[str, ...]) -> None:
+    shown = tokscore(*arguments, "greetings")
+    assert shown.returncode == 3
+    assert "no conversation has the id greetings; there are 2, such as greeting" in shown.stderr
+
+
+def test_render_without_a_directory_is_wrong_usage(tokscore: Run, arguments: tuple[str, ...]) -> None:
+    shown = tokscore(*arguments[:-1])
+    assert shown.returncode == 2
+    assert "give -o DIR, or --explain ID" in shown.stderr
+
+
+def test_a_cut_conversation_shows_what_is_kept(tokscore: Run, arguments: tuple[str, ...]) -> None:
+    shown = tokscore(*arguments, "a", "--max-tokens", 4, "--truncate", "left")
+    assert "4 tokens, 3 sampled, 2 content, status truncated_left" in shown.stdout
+    assert "      0 SC  content            Y│o\n" in shown.stdout
+
+
+def test_an_unknown_mask_is_shown_with_its_reason(
+    tokscore: Run, arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "t.jinja").write_text("{% for m in messages %}<{{ m.content[1:] }}{% endfor %}")
+    shown = tokscore(*arguments, "a", "--template", tmp_path / "t.jinja").stdout
+    assert "sampled unknown: " in shown
+    assert "?C  content            o\n" in shown
+    assert "dropped: 1 characters of its text" in shown
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_a_terminal_gets_colours_unless_they_are_refused(arguments: tuple[str, ...], no_color: str) -> None:
+    leader, follower = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "NO_COLOR": no_color, "HF_HUB_OFFLINE": "1"}
+    subprocess.run(
+        [sys.executable, "-m", "tokscore.cli.main", *map(str, arguments), "a"],
+        stdout=follower,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        check=True,
+    )
+    shown = os.read(leader, 2**16).decode()
+    os.close(leader)
+    os.close(follower)
+    assert ("\x1b[36m" in shown or ";36m" in shown) is not bool(no_color)
+    assert "SC  content" in shown
+
+
+def test_the_first_difference_from_transformers_is_marked(
+    tiny_model: Path, write_jsonl: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = ChatTokenizer(str(tiny_model))
+    theirs = tokenizer.hf.apply_chat_template
+    monkeypatch.setattr(
+        tokenizer.hf, "apply_chat_template", lambda *a, **k: theirs(*a, **k).replace("Yo", "Yes")
+    )
+    path = write_jsonl(RECORD)
+    source = ConversationSource(plan_files([str(path)]), Renderer(tokenizer), {})
+    explanation = explain(source, "a")
+    assert explanation.difference is not None
+    assert "'o<|im_end|>\\n' here, 'es<|im_end|>\\n' there" in explanation.difference.reason
+    assert explanation.texts[explanation.different_token or 0] == "o"
+    print_explanation(explanation, Format.TABLE)
+    shown = capsys.readouterr().out
+    assert "content            Y\n        ≠ first difference from transformers\n" in shown
