@@ -25,6 +25,7 @@ class MessageFlag(StrEnum):
     PROMPT_DIFFERS = "prompt_differs"  # its turn opens otherwise than the generation prompt
     HEADER_STRADDLED = "header_straddled"  # one token holds the end of the prompt and the first of the answer
     UNTRACKED = "untracked_characters"  # the template used an operation that loses origins
+    PRINTED_AS_PYTHON = "printed_as_python"  # the template printed a list or object, not the text in it
     DROPPED = "dropped_characters"  # the template left out some of its text
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 
 from tokscore.rendering.attribution import (
     dropped_characters,
+    printed_as_python,
     run_table,
     token_owners,
     untracked_characters,
@@ -20,9 +23,9 @@ from tokscore.rendering.errors import ConversationError, InputError
 from tokscore.rendering.rendered import NO_MESSAGE, MessageFacts, MessageFlag, RenderedTokens
 from tokscore.rendering.sampled import SampledRule, SampledTokens
 from tokscore.rendering.templates import (
-    GENERATION_TAG,
     RenderedText,
     check_template,
+    has_generation_tags,
     prepare_messages,
     render_template,
 )
@@ -50,6 +53,7 @@ class Renderer:
         template_kwargs: Mapping[str, Any] | None = None,  # Any: JSON values
         add_generation_prompt: bool = False,
         verify: Verify = Verify.SAMPLE,
+        now: dt.datetime | None = None,
     ) -> None:
         """Prepare rendering.
 
@@ -58,6 +62,7 @@ class Renderer:
             template_kwargs: Variables for the template, such as `enable_thinking`; a record's own win.
             add_generation_prompt: End every conversation with the opener of the next answer.
             verify: How much to compare with transformers.
+            now: What templates that print the date take it to be; the time of this call by default.
 
         Raises:
             InputError: The template does not parse, or there is none.
@@ -66,6 +71,7 @@ class Renderer:
         self._kwargs = dict(template_kwargs or {})
         self._add_generation_prompt = add_generation_prompt
         self._verify = verify
+        self._now = now or dt.datetime.now()
         self._rules: dict[str, SampledRule] = {}
         for has_tools in (False, True):
             try:
@@ -107,6 +113,7 @@ class Renderer:
             documents=None,
             add_generation_prompt=self._add_generation_prompt,
             variables=variables,
+            now=self._now,
         )
         encoding = self.tokenizer.encode(rendered.text)
         self._check(conversation, template, kwargs, rendered, encoding, number)
@@ -126,7 +133,7 @@ class Renderer:
         runs = run_table(rendered.runs)
         owners = token_owners(runs, encoding)
         roles = [str(message["role"]) for message in messages]
-        if GENERATION_TAG.search(template):
+        if has_generation_tags(template):
             sampled = SampledTokens(owners.is_generated.astype(np.int8), {}, {})
         else:
             sampled = self._rule(variables).apply(
@@ -141,6 +148,7 @@ class Renderer:
             )
         dropped = dropped_characters(messages, rendered.runs)
         untracked = untracked_characters(rendered.runs)
+        as_python = printed_as_python(rendered.runs)
         control = np.isin(encoding.token_ids, list(self.tokenizer.special_ids)) & owners.starts_in_body
         controlled = set(owners.message_indices[control].tolist())
         facts = []
@@ -148,6 +156,7 @@ class Renderer:
             flags = list(sampled.flags.get(i, ()))
             flags += [MessageFlag.CONTROL_TOKENS] * (i in controlled)
             flags += [MessageFlag.UNTRACKED] * (i in untracked)
+            flags += [MessageFlag.PRINTED_AS_PYTHON] * (i in as_python)
             flags += [MessageFlag.DROPPED] * (dropped[i] > 0)
             facts.append(MessageFacts(role, name, dropped[i], tuple(flags), sampled.unknown.get(i)))
         return RenderedTokens(
@@ -181,15 +190,16 @@ class Renderer:
             return
 
         def theirs(*, tokenize: bool) -> Any:  # Any: text or ids
-            return self.tokenizer.hf.apply_chat_template(
-                list(conversation.messages),
-                tools=conversation.tools,
-                chat_template=template,
-                add_generation_prompt=self._add_generation_prompt,
-                tokenize=tokenize,
-                return_dict=False,
-                **kwargs,
-            )
+            with _clock(self._now):
+                return self.tokenizer.hf.apply_chat_template(
+                    list(conversation.messages),
+                    tools=conversation.tools,
+                    chat_template=template,
+                    add_generation_prompt=self._add_generation_prompt,
+                    tokenize=tokenize,
+                    return_dict=False,
+                    **kwargs,
+                )
 
         text = theirs(tokenize=False)
         if text != rendered.text:
@@ -213,3 +223,24 @@ class Renderer:
                     f"{encoding.token_ids[at : at + 5].tolist()} here, {ids[at : at + 5].tolist()} there. "
                     "Please report the tokenizer."
                 )
+
+
+@contextmanager
+def _clock(now: dt.datetime) -> Iterator[None]:
+    """Let transformers' templates take `now` for the time."""
+    from transformers.utils import chat_template_utils
+
+    class Fixed(dt.datetime):
+        @classmethod
+        def now(cls, tz: dt.tzinfo | None = None) -> Fixed:  # noqa: ARG003
+            return cls.combine(now.date(), now.time())
+
+    clock = getattr(chat_template_utils, "datetime", None)
+    if clock is None:
+        yield
+        return
+    chat_template_utils.datetime = Fixed
+    try:
+        yield
+    finally:
+        chat_template_utils.datetime = clock
