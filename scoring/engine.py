@@ -150,7 +150,8 @@ def check_scores(scores: SequenceScores, n_tokens: int, top_k: int, conversation
             )
         if values.size and float(values.max()) > POSITIVE_LOGPROB_TOLERANCE:
             raise ConversationError(
-                f"conversation {conversation_id} has a value of {float(values.max()):.6g} in {name}; expected at most 0."
+                f"conversation {conversation_id} has {float(values.max()):.6g} among its {name}; "
+                "expected at most 0."
             )
     if scores.entropy is not None and bool(np.isnan(scores.entropy).any()):
         raise ConversationError(f"conversation {conversation_id} has NaN in its entropy.")
