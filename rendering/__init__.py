@@ -17,6 +17,7 @@ from tokscore.rendering.errors import (
 )
 
 if TYPE_CHECKING:
+    from tokscore.rendering.concatenation import concatenate_slices, pack_conversations
     from tokscore.rendering.conversations import Conversation, parse_conversation
     from tokscore.rendering.dataset import Dataset
     from tokscore.rendering.rendered import RenderedTokens
@@ -32,7 +33,9 @@ _LAZY = {
     "Dataset": "dataset",
     "RenderedTokens": "rendered",
     "Renderer": "renderer",
+    "concatenate_slices": "concatenation",
     "open_source": "source",
+    "pack_conversations": "concatenation",
     "parse_conversation": "conversations",
     "render": "run",
 }
@@ -48,7 +51,9 @@ __all__ = [
     "Renderer",
     "TokscoreError",
     "UsageError",
+    "concatenate_slices",
     "open_source",
+    "pack_conversations",
     "parse_conversation",
     "render",
 ]

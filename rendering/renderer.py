@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from enum import StrEnum
 from typing import Any
 
@@ -80,6 +81,12 @@ class Renderer:
                 raise InputError(
                     f"the chat template does not parse: line {error.lineno}: {error.message}"
                 ) from error
+
+    def with_generation_prompt(self, wanted: bool) -> Renderer:
+        """The same renderer, ending conversations with the opener of the next answer or not."""
+        other = copy(self)
+        other._add_generation_prompt = wanted
+        return other
 
     def render(self, conversation: Conversation, *, number: int = 0) -> RenderedTokens:
         """Tokens of one conversation with the owner of each.
@@ -168,6 +175,9 @@ class Renderer:
             sources=runs.sources,
             messages=tuple(facts),
             n_untracked_characters=untracked.get(NO_MESSAGE, 0),
+            text=rendered.text,
+            char_starts=encoding.starts,
+            char_stops=encoding.stops,
         )
 
     def _rule(self, variables: Mapping[str, Any]) -> SampledRule:
