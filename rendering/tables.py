@@ -30,7 +30,7 @@ TOKENS = pa.schema(
         _field("token_id", pa.int32()),
         _field("message_index", pa.int32()),  # -1: the token belongs to no message
         _field("role", pa.string(), nullable=True),  # role of that message; null at -1
-        _field("source", pa.string()),  # root of the field path the text came from, or "template"
+        _field("source", pa.string()),  # root of the field path, "template", or "recorded"
         _field("is_content", pa.bool_()),  # some character came from a message body
         _field("is_sampled", pa.bool_(), nullable=True),  # a model generated it; null: cannot be told
         _field("position_in_message", pa.int32()),  # index among the tokens of its message (or of -1)
