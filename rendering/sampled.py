@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tokscore.rendering.attribution import RunTable, TokenOwners, run_table
-from tokscore.rendering.errors import ConversationError
+from tokscore.rendering.attribution import RunTable, TokenOwners
+from tokscore.rendering.prompts import GenerationPrompt, Prompts, find_prompts
 from tokscore.rendering.rendered import NO_MESSAGE, MessageFlag
-from tokscore.rendering.templates import RenderedText, prepare_messages, render_template
 from tokscore.rendering.tokenizer import ChatTokenizer, Encoding
 
 if TYPE_CHECKING:
@@ -26,40 +25,6 @@ NOTHING_TOKENIZED = "no token lies in its text"
 TOOL_RESULTS_INSIDE = "tool results lie inside the turn, and no end-of-turn token before them"
 INPUT_BEHIND_RESULTS = "its own text goes on behind the tool results in the same turn"
 NO_PROMPT = "its turn opens with template text that no generation prompt supplies"
-
-_USER = {"role": "user", "content": "hi"}
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "f",
-        "description": "f",
-        "parameters": {"type": "object", "properties": {"a": {"type": "integer", "description": "a"}}},
-    },
-}
-
-
-class GenerationPrompt(NamedTuple):
-    """What a template prints before an answer.
-
-    Attributes:
-        token_ids: int32.
-        text: The same as characters.
-    """
-
-    token_ids: NDArray[np.int32]
-    text: str
-
-
-class Prompts(NamedTuple):
-    """How a template opens an answer.
-
-    Attributes:
-        after: What it prints behind a user, a tool and an assistant message, as far as it takes the probes.
-        has_header: An answer is preceded by template text; without it, it opens with its own text.
-    """
-
-    after: list[GenerationPrompt]
-    has_header: bool
 
 
 class Answer(NamedTuple):
@@ -165,85 +130,11 @@ class SampledRule:
         return sampled
 
     def prompts(self, template: str, *, has_tools: bool) -> Prompts:
-        """What the template prints before an answer, found out by asking it."""
+        """What the template prints before an answer."""
         key = (template, has_tools)
         if key not in self._prompts:
-            tools = [_TOOL] if has_tools else None
-            after_answer = self._probe(template, [[_USER, {"role": "assistant", "content": "yo"}]], None)
-            probes = (
-                self._probe(template, [[_USER]], None),
-                self._probe(template, _tool_probes(), tools),
-                after_answer,
-            )
-            prompts = [prompt for probe in probes if (prompt := self._prompt(probe)) is not None]
-            has_header = any(len(prompt.token_ids) for prompt in prompts) or not _opens_directly(after_answer)
-            self._prompts[key] = Prompts(prompts, has_header)
+            self._prompts[key] = find_prompts(self._tokenizer, template, self._variables, has_tools=has_tools)
         return self._prompts[key]
-
-    def _probe(
-        self, template: str, tries: list[list[dict[str, Any]]], tools: list[dict[str, Any]] | None
-    ) -> RenderedText | None:
-        """The first of the conversations that the template takes."""
-        for messages in (*tries, *map(_with_parts, tries)):
-            try:
-                rendered = render_template(
-                    template,
-                    prepare_messages(messages),
-                    tools=tools,
-                    add_generation_prompt=True,
-                    variables=self._variables,
-                )
-            except ConversationError:
-                continue
-            if rendered.text:
-                return rendered
-        return None
-
-    def _prompt(self, rendered: RenderedText | None) -> GenerationPrompt | None:
-        """The end of the text that no message owns."""
-        if rendered is None:
-            return None
-        encoding = self._tokenizer.encode(rendered.text)
-        runs = run_table(rendered.runs)
-        owned = np.flatnonzero(runs.writer != NO_MESSAGE)
-        begin = int(runs.stops[owned[-1]]) if len(owned) else 0
-        chosen = (encoding.starts >= begin) & (encoding.stops > encoding.starts)
-        return GenerationPrompt(encoding.token_ids[chosen], rendered.text[begin:])
-
-
-def _opens_directly(rendered: RenderedText | None) -> bool:
-    """Whether the answer in a probe opens with its own text."""
-    if rendered is None:
-        return False
-    runs = run_table(rendered.runs)
-    written, own = np.flatnonzero(runs.writer == 1), np.flatnonzero(runs.input_of == 1)
-    return bool(len(own)) and not rendered.text[runs.starts[written[0]] : runs.starts[own[0]]].strip()
-
-
-def _tool_probes() -> list[list[dict[str, Any]]]:
-    call = {"id": "call_00001", "type": "function"}
-    return [
-        [
-            _USER,
-            {
-                "role": "assistant",
-                "content": content,
-                "tool_calls": [{**call, "function": {"name": "f", "arguments": arguments}}],
-            },
-            {"role": "tool", "name": "f", "tool_call_id": "call_00001", "content": "res"},
-        ]
-        for arguments in ({"a": 1}, '{"a": 1}')
-        for content in ("", None, "ok")
-    ]
-
-
-def _with_parts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {**message, "content": [{"type": "text", "text": message["content"]}]}
-        if isinstance(message["content"], str)
-        else message
-        for message in messages
-    ]
 
 
 class _Turn(NamedTuple):
