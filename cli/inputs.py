@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokscore.cli.options import Format, VerifyChoice
-from tokscore.cli.output import Column, note, print_rows
+from tokscore.cli.output import Column, counted, note, print_rows
 
 if TYPE_CHECKING:
     from tokscore.rendering.source import ConversationSource, DatasetSource
@@ -23,6 +23,8 @@ def open_conversations(
     add_generation_prompt: bool,
     verify: VerifyChoice,
     revision: str | None,
+    template_time: str | None,
+    out: Path,
     *,
     allow_dataset: bool,
 ) -> ConversationSource | DatasetSource:
@@ -44,6 +46,7 @@ def open_conversations(
         add_generation_prompt=add_generation_prompt,
         verify=Verify(verify.value),
         revision=revision,
+        template_time=template_time or _template_time_of(out),
     )
     if not isinstance(source, ConversationSource):
         if not allow_dataset:
@@ -53,11 +56,41 @@ def open_conversations(
     if renamed:
         shown = ", ".join(f"{wanted} is now {unique}" for wanted, unique in renamed[:_SHOWN_RENAMED])
         more = f", and {len(renamed) - _SHOWN_RENAMED} more" if len(renamed) > _SHOWN_RENAMED else ""
-        note(f"warning: {len(renamed)} conversations had an id that was taken: {shown}{more}.")
+        note(f"warning: {counted(len(renamed), 'conversation')} had an id that was taken: {shown}{more}.")
     return source
 
 
+def _template_time_of(out: Path) -> str | None:
+    """The time that an earlier run into `out` took for now: what is resumed must not change with the day."""
+    from tokscore.rendering.errors import InputError
+    from tokscore.rendering.manifest import read_manifest
+
+    try:
+        time = read_manifest(out).settings.get("template_time")
+    except InputError:
+        return None
+    return time if isinstance(time, str) else None
+
+
+def note_outcome(out: Path, n_failed: int, n_parts_skipped: int, n_parts: int) -> None:
+    """Say what was left to do and what failed.
+
+    Args:
+        out: The dataset.
+        n_failed: Conversations that failed now.
+        n_parts_skipped: Parts that were done before.
+        n_parts: All parts.
+    """
+    if n_parts_skipped == n_parts:
+        note(f"{out} was complete already, there was nothing to do.")
+    elif n_parts_skipped:
+        note(f"{n_parts_skipped} of {n_parts} parts were done already.")
+    if n_failed:
+        note(f"{counted(n_failed, 'conversation')} failed, listed in {out / 'errors'}.")
+
+
 def _parse_object(text: str | None) -> dict[str, Any] | None:  # Any: JSON values
+    from tokscore.rendering.conversations import RESERVED_KWARGS
     from tokscore.rendering.errors import UsageError
 
     if text is None:
@@ -68,6 +101,10 @@ def _parse_object(text: str | None) -> dict[str, Any] | None:  # Any: JSON value
         raise UsageError(f"--template-kwargs is not JSON: {error}.") from error
     if not isinstance(value, dict):
         raise UsageError('--template-kwargs is no object; expected one such as {"enable_thinking": false}.')
+    for name in sorted(RESERVED_KWARGS & set(value)):
+        raise UsageError(
+            f"--template-kwargs holds {name}, which transformers takes itself; it is no variable."
+        )
     return value
 
 

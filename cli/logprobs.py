@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from tokscore.cli import options
-from tokscore.cli.inputs import open_conversations, print_plan
+from tokscore.cli.inputs import note_outcome, open_conversations, print_plan
 from tokscore.cli.options import Format
 from tokscore.cli.output import ProgressLine, note
 from tokscore.cli.stats import print_stats
@@ -42,6 +42,7 @@ def logprobs(
     verify: options.VerifyOption = options.VerifyChoice.SAMPLE,
     on_error: options.OnErrorOption = options.OnErrorChoice.FAIL,
     revision: options.Revision = None,
+    template_time: options.TemplateTime = None,
     form: options.FormatOption = Format.TABLE,
     by: options.Group = options.GroupBy.ROLE,
     dry_run: options.DryRun = False,
@@ -55,7 +56,16 @@ def logprobs(
     from tokscore.scoring import plan_engine, score
 
     source = open_conversations(
-        inputs, model, template, template_kwargs, add_generation_prompt, verify, revision, allow_dataset=True
+        inputs,
+        model,
+        template,
+        template_kwargs,
+        add_generation_prompt,
+        verify,
+        revision,
+        template_time,
+        out,
+        allow_dataset=True,
     )
     spec = plan_engine(
         model,
@@ -78,10 +88,7 @@ def logprobs(
             on_error=OnError(on_error.value),
             progress=lambda done, total: line.update(done, done, total),
         )
-    if summary.n_parts_skipped:
-        note(f"{summary.n_parts_skipped} of {summary.n_parts} parts were done already.")
-    if summary.n_failed:
-        note(f"{summary.n_failed} conversations failed; they are listed in {out / 'errors'}.")
+    note_outcome(out, summary.n_failed, summary.n_parts_skipped, summary.n_parts)
     if summary.n_tokens:
         rate = summary.n_tokens / max(summary.engine_s, 1e-9)
         note(

@@ -6,9 +6,9 @@ import itertools
 from typing import TYPE_CHECKING
 
 from tokscore.cli import options
-from tokscore.cli.inputs import open_conversations, print_plan
+from tokscore.cli.inputs import note_outcome, open_conversations, print_plan
 from tokscore.cli.options import Format
-from tokscore.cli.output import Column, ProgressLine, note, print_json, print_rows
+from tokscore.cli.output import Column, ProgressLine, counted, note, print_json, print_rows
 
 if TYPE_CHECKING:
     from tokscore.rendering.dataset import Dataset
@@ -54,6 +54,7 @@ def render(
     verify: options.VerifyOption = options.VerifyChoice.SAMPLE,
     on_error: options.OnErrorOption = options.OnErrorChoice.FAIL,
     revision: options.Revision = None,
+    template_time: options.TemplateTime = None,
     form: options.FormatOption = Format.TABLE,
     by: options.ByOption = None,
     dry_run: options.DryRun = False,
@@ -68,17 +69,23 @@ def render(
     from tokscore.rendering.run import render as run_render
 
     source = open_conversations(
-        inputs, model, template, template_kwargs, add_generation_prompt, verify, revision, allow_dataset=False
+        inputs,
+        model,
+        template,
+        template_kwargs,
+        add_generation_prompt,
+        verify,
+        revision,
+        template_time,
+        out,
+        allow_dataset=False,
     )
     if dry_run:
         print_plan(source, form)
         return
     with ProgressLine("rendering", source.n_conversations, "conversations") as line:
         summary = run_render(source, out, on_error=OnError(on_error.value), progress=line.update)
-    if summary.n_parts_skipped:
-        note(f"{summary.n_parts_skipped} of {summary.n_parts} parts were done already.")
-    if summary.n_failed:
-        note(f"{summary.n_failed} conversations failed; they are listed in {out / 'errors'}.")
+    note_outcome(out, summary.n_failed, summary.n_parts_skipped, summary.n_parts)
     print_summary(Dataset(out), form, by)
     note(f"wrote {out}")
 
@@ -101,4 +108,4 @@ def print_summary(dataset: Dataset, form: Format, by: options.By | None) -> None
         if next(messages, None) is not None:
             note(f"only the first {limit} messages are shown; --by message shows all.")
     for flag, n in summary.flag_counts(dataset).items():
-        note(f"{n} messages: {flag}")
+        note(f"{counted(n, 'message')}: {flag}")

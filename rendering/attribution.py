@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tokscore.rendering.origins import REASONING_FIELDS, SYNTAX, UNTRACKED, Runs, origin_of_path
+from tokscore.rendering.origins import REASONING_FIELDS, SYNTAX, UNTRACKED, WHOLE, Runs, origin_of_path
 from tokscore.rendering.rendered import NO_MESSAGE, TEMPLATE_SOURCE
 from tokscore.rendering.tokenizer import Encoding
 
@@ -133,6 +133,15 @@ def untracked_characters(runs: Runs) -> dict[int, int]:
     return counts
 
 
+def printed_as_python(runs: Runs) -> set[int]:
+    """Messages of which a list or object was printed as Python shows it, instead of its text."""
+    return {
+        run.origin.message
+        for run in runs
+        if run.start == WHOLE and run.origin is not None and run.origin.message is not None
+    }
+
+
 def dropped_characters(messages: Sequence[Mapping[str, Any]], runs: Runs) -> list[int]:
     """Characters of each message's body that the template left out.
 
@@ -144,15 +153,26 @@ def dropped_characters(messages: Sequence[Mapping[str, Any]], runs: Runs) -> lis
         One count per message. A text printed twice is not counted twice.
     """
     printed: dict[tuple[str | int, ...], list[tuple[int, int]]] = {}
+    whole: set[tuple[str | int, ...]] = set()
     for run in runs:
-        if run.origin is not None and run.origin.is_body and run.start >= 0:
+        if run.origin is None or not run.origin.is_body:
+            continue
+        if run.start >= 0:
             printed.setdefault(run.origin.path, []).append((run.start, run.start + run.length))
+        elif run.start == WHOLE:
+            whole.add(run.origin.path)
     dropped = []
     for i, message in enumerate(messages):
         texts: dict[tuple[str | int, ...], int] = {}
         for field in ("content", "tool_calls", *REASONING_FIELDS):
             _collect_texts(message.get(field), ("messages", i, field), texts)
-        dropped.append(sum(length - _covered(printed.get(path, [])) for path, length in texts.items()))
+        dropped.append(
+            sum(
+                length - _covered(printed.get(path, []))
+                for path, length in texts.items()
+                if not any(path[:n] in whole for n in range(3, len(path)))
+            )
+        )
     return dropped
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import codecs
 import hashlib
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
@@ -67,7 +68,12 @@ def own_id(line: bytes, name: str, number: int) -> str:
         given = _ID.decode(line).id
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         given = None
-    return f"{name}:{number}" if given is None else str(given)
+    return f"{name}:{number}" if given in (None, "") else str(given)
+
+
+def _without_mark(line: bytes, number: int) -> bytes:
+    """The line without the byte order mark that some editors put before the first."""
+    return line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
 
 
 def plan_files(inputs: Sequence[str], *, part_bytes: int = PART_BYTES) -> Plan:
@@ -80,8 +86,8 @@ def plan_files(inputs: Sequence[str], *, part_bytes: int = PART_BYTES) -> Plan:
     Raises:
         InputError: A file is missing or empty, or there are no inputs.
     """
-    paths = tuple(_spool_stdin() if name == STDIN else _existing(name) for name in inputs)
-    names = tuple("stdin" if given == STDIN else path.name for given, path in zip(inputs, paths, strict=True))
+    paths = tuple(_spool(sys.stdin.buffer) if name == STDIN else _existing(name) for name in inputs)
+    names = tuple("stdin" if given == STDIN else Path(given).name for given in inputs)
     taken: set[str] = set()
     files: list[InputFile] = []
     parts: list[Part] = []
@@ -103,7 +109,7 @@ def plan_files(inputs: Sequence[str], *, part_bytes: int = PART_BYTES) -> Plan:
                 position += len(line)
                 if line.strip():
                     n_records += 1
-                    wanted = own_id(line, name, number)
+                    wanted = own_id(_without_mark(line, number), name, number)
                     unique = _unused(wanted, taken)
                     taken.add(unique)
                     if unique != wanted:
@@ -134,14 +140,18 @@ def _existing(name: str) -> Path:
     path = Path(name)
     if path.is_dir():
         raise InputError(f"{name} is a directory without manifest.json; expected a JSONL file or a dataset.")
-    if not path.is_file():
+    if not path.exists():
         raise InputError(f"{name} does not exist; expected a JSONL file of conversations.")
-    return path
+    if path.is_file():
+        return path
+    with path.open("rb") as pipe:
+        return _spool(pipe)
 
 
-def _spool_stdin() -> Path:
-    with tempfile.NamedTemporaryFile(prefix="tokscore-stdin-", suffix=".jsonl", delete=False) as spool:
-        shutil.copyfileobj(sys.stdin.buffer, spool)
+def _spool(stream: BinaryIO) -> Path:
+    """A copy of what can be read only once, deleted at the end of the process."""
+    with tempfile.NamedTemporaryFile(prefix="tokscore-", suffix=".jsonl", delete=False) as spool:
+        shutil.copyfileobj(stream, spool)
     path = Path(spool.name)
     atexit.register(path.unlink, missing_ok=True)
     return path
@@ -155,6 +165,9 @@ def read_lines(plan: Plan, part: Part) -> Iterator[Line]:
         number = part.first_line
         while handle.tell() < part.stop:
             line = handle.readline()
+            if not line:
+                raise InputError(f"{name} became shorter while it was read; run again when it is complete.")
+            line = _without_mark(line, number)
             if line.strip():
                 identifier = part.renamed.get(str(number)) or own_id(line, name, number)
                 yield Line(number, identifier, line)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex
 
-from tokscore.rendering.origins import UNTRACKED, Origin, Run, Runs, origin_of_path
+from tokscore.rendering.origins import UNTRACKED, WHOLE, Origin, Run, Runs, origin_of_path
 
 
 class TrackedStr(str):
@@ -367,6 +367,8 @@ def track(value: object) -> TrackedStr:
     text = plain(str(value))
     if origin is None and not isinstance(value, (int, float)) and value is not None and text:
         return untracked(text)
+    if isinstance(value, (TrackedDict, TrackedList)):
+        return TrackedStr(text, (Run(len(text), origin, WHOLE),))
     return syntax(text, origin)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy as np
 from tokscore.rendering.attribution import (
     dropped_characters,
     encoded_twice,
+    printed_as_python,
     run_table,
     token_owners,
     untracked_characters,
@@ -22,9 +25,9 @@ from tokscore.rendering.policies import apply_tags
 from tokscore.rendering.rendered import NO_MESSAGE, MessageFacts, MessageFlag, RenderedTokens
 from tokscore.rendering.sampled import SampledRule
 from tokscore.rendering.templates import (
-    GENERATION_TAG,
     RenderedText,
     check_template,
+    has_generation_tags,
     prepare_messages,
     render_template,
 )
@@ -53,6 +56,7 @@ class Renderer:
         template_kwargs: Mapping[str, Any] | None = None,  # Any: JSON values
         add_generation_prompt: bool = False,
         verify: Verify = Verify.SAMPLE,
+        now: dt.datetime | None = None,
     ) -> None:
         """Prepare rendering.
 
@@ -61,6 +65,7 @@ class Renderer:
             template_kwargs: Variables for the template, such as `enable_thinking`; a record's own win.
             add_generation_prompt: End every conversation with the opener of the next answer.
             verify: How much to compare with transformers.
+            now: What templates that print the date take it to be; the time of this call by default.
 
         Raises:
             InputError: The template does not parse, or there is none.
@@ -69,6 +74,7 @@ class Renderer:
         self._kwargs = dict(template_kwargs or {})
         self._add_generation_prompt = add_generation_prompt
         self._verify = verify
+        self._now = now or dt.datetime.now()
         self._rules: dict[str, SampledRule] = {}
         for has_tools in (False, True):
             try:
@@ -111,6 +117,7 @@ class Renderer:
                 documents=None,
                 add_generation_prompt=self._add_generation_prompt,
                 variables=variables,
+                now=self._now,
             )
         except ConversationError as error:
             unusual = sorted({str(message["role"]) for message in messages} - _USUAL_ROLES)
@@ -146,12 +153,13 @@ class Renderer:
             has_tools=conversation.tools is not None,
             has_generation_prompt=self._add_generation_prompt,
         )
-        if GENERATION_TAG.search(template):
+        if has_generation_tags(template):
             sampled = apply_tags(
                 owners.is_generated, sampled, rendered.text, encoding, owners.message_indices
             )
         dropped = dropped_characters(messages, rendered.runs)
         untracked = untracked_characters(rendered.runs)
+        as_python = printed_as_python(rendered.runs)
         twice = encoded_twice(messages, rendered.runs)
         control = np.isin(encoding.token_ids, list(self.tokenizer.special_ids)) & owners.starts_in_body
         controlled = set(owners.message_indices[control].tolist())
@@ -161,6 +169,7 @@ class Renderer:
             flags += [MessageFlag.CONTROL_TOKENS] * (i in controlled)
             flags += [MessageFlag.UNTRACKED] * (i in untracked)
             flags += [MessageFlag.ENCODED_TWICE] * (i in twice)
+            flags += [MessageFlag.PRINTED_AS_PYTHON] * (i in as_python)
             flags += [MessageFlag.DROPPED] * (dropped[i] > 0)
             facts.append(MessageFacts(role, name, dropped[i], tuple(flags), sampled.unknown.get(i)))
         return RenderedTokens(
@@ -194,15 +203,16 @@ class Renderer:
             return
 
         def theirs(*, tokenize: bool) -> Any:  # Any: text or ids
-            return self.tokenizer.hf.apply_chat_template(
-                list(conversation.messages),
-                tools=conversation.tools,
-                chat_template=template,
-                add_generation_prompt=self._add_generation_prompt,
-                tokenize=tokenize,
-                return_dict=False,
-                **kwargs,
-            )
+            with _clock(self._now):
+                return self.tokenizer.hf.apply_chat_template(
+                    list(conversation.messages),
+                    tools=conversation.tools,
+                    chat_template=template,
+                    add_generation_prompt=self._add_generation_prompt,
+                    tokenize=tokenize,
+                    return_dict=False,
+                    **kwargs,
+                )
 
         text = theirs(tokenize=False)
         if text != rendered.text:
@@ -226,3 +236,24 @@ class Renderer:
                     f"{encoding.token_ids[at : at + 5].tolist()} here, {ids[at : at + 5].tolist()} there. "
                     "Please report the tokenizer."
                 )
+
+
+@contextmanager
+def _clock(now: dt.datetime) -> Iterator[None]:
+    """Let transformers' templates take `now` for the time."""
+    from transformers.utils import chat_template_utils
+
+    class Fixed(dt.datetime):
+        @classmethod
+        def now(cls, tz: dt.tzinfo | None = None) -> Fixed:  # noqa: ARG003
+            return cls.combine(now.date(), now.time())
+
+    clock = getattr(chat_template_utils, "datetime", None)
+    if clock is None:
+        yield
+        return
+    chat_template_utils.datetime = Fixed
+    try:
+        yield
+    finally:
+        chat_template_utils.datetime = clock

@@ -8,8 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from tokscore.rendering.dataset import prepare_output
-from tokscore.rendering.errors import InputError
+from tokscore.rendering.dataset import Dataset, prepare_output
 from tokscore.rendering.manifest import Manifest
 from tokscore.rendering.parts import PartWriter
 from tokscore.rendering.rendered import FailedConversation
@@ -78,7 +77,6 @@ def render(
     ).sealed()
     done = prepare_output(out, manifest, source.vocabulary)
     n_conversations = n_tokens = n_failed = 0
-    first_failure: FailedConversation | None = None
     for part in manifest.parts:
         if part.index in done:
             continue
@@ -88,7 +86,6 @@ def render(
                     if on_error is OnError.FAIL:
                         raise item.error()
                     writer.fail(item)
-                    first_failure = first_failure or item
                     n_failed += 1
                 else:
                     writer.add(item)
@@ -96,8 +93,5 @@ def render(
                     n_tokens += len(item.tokens)
                 progress(n_conversations + n_failed, n_tokens)
             writer.finish()
-    if first_failure is not None and not n_conversations and not done:
-        raise InputError(
-            f"none of the {n_failed} conversations could be rendered. The first: {first_failure.error()}"
-        )
+    Dataset(out).check_some_succeeded("rendered")
     return RenderSummary(n_conversations, n_tokens, n_failed, len(done), len(manifest.parts))

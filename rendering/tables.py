@@ -96,7 +96,7 @@ CONVERSATIONS = pa.schema(
         _field("n_tokens", pa.int32()),
         _field("n_sampled", pa.int32(), nullable=True),  # null: unknown for some message
         _field("n_content", pa.int32()),
-        _field("n_template", pa.int32()),  # tokens of no message
+        _field("n_no_message", pa.int32()),  # tokens of no message
         _field("part", pa.int32()),
         _field("first_row", pa.int64()),  # row of its first token in that part
         _field("status", pa.string()),  # "ok", or what was done to it

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jinja2
@@ -12,9 +14,13 @@ import jinja2
 from tokscore.rendering.environment import TrackingEnvironment
 from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.origins import Runs, merge_runs
-from tokscore.rendering.provenance import plain, track, wrap
+from tokscore.rendering.provenance import literal, plain, track, wrap
 
-GENERATION_TAG = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_TEMPLATE_HINT = (
+    "Not every template takes tools, null content or all roles: choose another with --template, "
+    "or drop such conversations with --on-error skip."
+)
+_OWN_TYPES = re.compile(r"(?:tokscore\.rendering\.provenance\.)?Tracked(Str|Dict|List|Int|Float|Bool)\b")
 
 
 class RenderedText(NamedTuple):
@@ -46,6 +52,26 @@ def check_template(template: str) -> None:
     _compiled(template)
 
 
+@lru_cache(maxsize=64)
+def has_generation_tags(template: str) -> bool:
+    """Whether a template marks what a model generated; comments and raw text do not count."""
+    tokens = [token for token in _ENVIRONMENT.lex(template) if token[1] != "whitespace"]
+    return any(
+        before[1] == "block_begin" and token[1:] == ("name", "generation")
+        for before, token in pairwise(tokens)
+    )
+
+
+def uses_date(template: str) -> bool:
+    """Whether a template can print today's date."""
+    return "strftime_now" in template
+
+
+def _plain_names(text: str) -> str:
+    """An error's text with the names of Python's own types for ours."""
+    return _OWN_TYPES.sub(lambda match: match[1].lower(), text)
+
+
 def prepare_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:  # Any: JSON values
     """The messages as the installed transformers shows them to a template.
 
@@ -69,6 +95,7 @@ def render_template(
     documents: Sequence[Mapping[str, Any]] | None = None,
     add_generation_prompt: bool = False,
     variables: Mapping[str, Any] | None = None,
+    now: dt.datetime | None = None,
 ) -> RenderedText:
     """Text of a conversation with the origin of every character.
 
@@ -79,6 +106,7 @@ def render_template(
         documents: Documents for templates that take them.
         add_generation_prompt: Ask for the opener of the next assistant message.
         variables: Special tokens and template kwargs.
+        now: What templates that print the date take it to be; the clock's time by default.
 
     Raises:
         ConversationError: The template refuses the conversation.
@@ -93,21 +121,21 @@ def render_template(
         }
         for name, value in (variables or {}).items():
             context[name] = wrap(value, ("template", name))
+        if now is not None:
+            context["strftime_now"] = lambda pattern: literal(now.strftime(plain(pattern)))
         text = track(_compiled(template).render(context))
     except jinja2.exceptions.SecurityError as error:
         raise ConversationError(f"the chat template does something unsafe: {error.message}") from error
     except jinja2.exceptions.TemplateError as error:
-        raise ConversationError(f"the chat template refuses the conversation: {error.message}") from error
-    except (
-        TypeError,
-        ValueError,
-        KeyError,
-        IndexError,
-        AttributeError,
-        ZeroDivisionError,
-        OverflowError,
-    ) as error:
+        reason = _plain_names(error.message or "")
         raise ConversationError(
-            f"the chat template fails on the conversation: {type(error).__name__}: {error}"
+            f"the chat template refuses the conversation: {reason}", hint=_TEMPLATE_HINT
+        ) from error
+    except RecursionError:
+        raise
+    except Exception as error:  # A template can fail in any way.
+        reason = f"{type(error).__name__}: {_plain_names(str(error))}"
+        raise ConversationError(
+            f"the chat template fails on the conversation: {reason}", hint=_TEMPLATE_HINT
         ) from error
     return RenderedText(plain(text), merge_runs(text._runs))

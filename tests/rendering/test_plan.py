@@ -64,3 +64,23 @@ def test_a_file_without_records_is_refused(tmp_path: Path, content: str, reason:
     path.write_text(content)
     with pytest.raises(InputError, match=reason):
         plan_files([str(path)])
+
+
+def test_a_byte_order_mark_is_no_part_of_the_record(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"id": "x"}\n')
+    plan = plan_files([str(path)])
+    [line] = read_lines(plan, plan.parts[0])
+    assert (line.conversation_id, line.content) == ("x", b'{"id": "x"}\n')
+
+
+def test_an_empty_id_is_none(tmp_path: Path) -> None:
+    assert ids(write(tmp_path / "c.jsonl", '{"id": ""}')) == ["c.jsonl:1"]
+
+
+def test_a_file_that_becomes_shorter_ends_the_run(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.jsonl", "{}", "{}")
+    plan = plan_files([path])
+    Path(path).write_text("{}\n")
+    with pytest.raises(InputError, match="became shorter while it was read"):
+        list(read_lines(plan, plan.parts[0]))
