@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tokscore.rendering.origins import REASONING_FIELDS, UNTRACKED, WHOLE, Runs, origin_of_path
+from tokscore.rendering.origins import REASONING_FIELDS, SYNTAX, UNTRACKED, WHOLE, Runs, origin_of_path
 from tokscore.rendering.rendered import NO_MESSAGE, TEMPLATE_SOURCE
 from tokscore.rendering.tokenizer import Encoding
 
@@ -174,6 +174,30 @@ def dropped_characters(messages: Sequence[Mapping[str, Any]], runs: Runs) -> lis
             )
         )
     return dropped
+
+
+def encoded_twice(messages: Sequence[Mapping[str, Any]], runs: Runs) -> set[int]:
+    """Messages whose tool-call arguments are JSON text that the template encoded as a JSON string again.
+
+    Args:
+        messages: As the template saw them.
+        runs: Of the rendered text.
+    """
+    texts = {
+        ("messages", i, "tool_calls", j, *keys, "arguments")
+        for i, message in enumerate(messages)
+        for j, call in enumerate(message.get("tool_calls") or ())
+        for keys, function in (((), call), (("function",), call.get("function") or {}))
+        if isinstance(function.get("arguments"), str)
+    }
+    if not texts:
+        return set()
+    return {
+        run.origin.message
+        for run in runs
+        if run.start == SYNTAX and run.origin is not None and run.origin.path in texts
+        if run.origin.message is not None
+    }
 
 
 def _collect_texts(

@@ -221,9 +221,9 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
             return text
         writer = None
         for variable in variables:
-            origin = origin_of(variable)
-            if origin is not None and origin.message is not None:
-                writer = origin.message
+            message = _message_of(variable)
+            if message is not None:
+                writer = message
         if writer is None:
             messages = {run.origin.message for run in runs if run.origin is not None} - {None}
             writer = messages.pop() if len(messages) == 1 else None
@@ -258,6 +258,15 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
         items = value if attribute is None else map(make_attrgetter(self, attribute), value)
         separator = literal("") if d == "" else track(d)
         return separator.join([track(item) for item in items])
+
+
+def _message_of(variable: object) -> int | None:
+    """Message that a loop variable stands for; of a dict that the template made, its first value decides."""
+    origin = origin_of(variable)
+    if origin is None and isinstance(variable, dict):
+        origins = (origin_of(value) for value in variable.values())
+        origin = next((origin for origin in origins if origin is not None), None)
+    return None if origin is None else origin.message
 
 
 def _format(

