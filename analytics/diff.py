@@ -128,7 +128,7 @@ class DiffReport:
         }
 
 
-def diff(teacher: Path, student: Path, *, alpha: float = 0.5, by: str = "role") -> DiffReport:
+def diff(teacher: Path | str, student: Path | str, *, alpha: float = 0.5, by: str = "role") -> DiffReport:
     """Compare two score datasets of the same conversations.
 
     Memory does not grow with the number of tokens, and no number depends on how the datasets are
@@ -146,7 +146,7 @@ def diff(teacher: Path, student: Path, *, alpha: float = 0.5, by: str = "role") 
             differ; no conversation is shared; a logprob is NaN, infinite or above 0.
     """
     column = parse_group_by(by)
-    comparison = Comparison(teacher, student, alpha=alpha, columns=(column.value,))
+    comparison = Comparison(Path(teacher), Path(student), alpha=alpha, columns=(column.value,))
     totals = _Totals()
     groups: dict[GroupKey, _Totals] = {}
     for tokens in comparison:
@@ -157,7 +157,7 @@ def diff(teacher: Path, student: Path, *, alpha: float = 0.5, by: str = "role") 
         for code, key in enumerate(keys):
             group = groups.setdefault(key, _Totals())
             group.add(values[:, compared == code], int(np.count_nonzero(codes == code)))
-    for key in message_counts_by(Dataset(teacher), column):
+    for key in message_counts_by(Dataset(Path(teacher)), column):
         groups.setdefault(key, _Totals())
     pairing = comparison.pairing
     return DiffReport(

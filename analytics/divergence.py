@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,7 +54,8 @@ def check_alpha(alpha: float) -> None:
     if not 0.0 < alpha < 1.0:
         raise UsageError(
             f"alpha is {alpha:g}; expected a number between 0 and 1, without either. "
-            "The limits are other divergences: see kl_teacher_student and kl_student_teacher."
+            "At the ends it is 0; what you want is kl_teacher_student, shown as KL(T||S), "
+            "or kl_student_teacher, KL(S||T)."
         )
 
 
@@ -136,6 +137,10 @@ def _joined(blocks: Sequence[Bounds]) -> Bounds:
     return Bounds(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
 
 
+def _array(values: Any) -> Any:  # Any: arrays, lists and frames' columns alike
+    return np.asarray(values)
+
+
 def topk_gjs(
     teacher_ids: IntArray,
     teacher_logprobs: LogprobArray,
@@ -157,7 +162,8 @@ def topk_gjs(
         TokenError: Logprobs that are none.
         InputError: Shapes or dtypes do not fit.
     """
-    teacher, student = TopK(teacher_ids, teacher_logprobs), TopK(student_ids, student_logprobs)
+    teacher = TopK(_array(teacher_ids), _array(teacher_logprobs))
+    student = TopK(_array(student_ids), _array(student_logprobs))
     return topk_divergences(teacher, student, alpha=alpha).gjs
 
 
@@ -182,6 +188,6 @@ def topk_kl_teacher_student(
         TokenError: Logprobs that are none.
         InputError: Shapes or dtypes do not fit.
     """
-    teacher = TopK(teacher_ids, teacher_logprobs, vocab_size=vocab_size)
-    student = TopK(student_ids, student_logprobs, vocab_size=vocab_size)
+    teacher = TopK(_array(teacher_ids), _array(teacher_logprobs), vocab_size=vocab_size)
+    student = TopK(_array(student_ids), _array(student_logprobs), vocab_size=vocab_size)
     return topk_divergences(teacher, student).kl_teacher_student

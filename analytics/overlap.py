@@ -213,8 +213,20 @@ def cell_sum(cells: FloatArray) -> FloatArray:
     return total[:n_tokens]
 
 
+def _ids(ids: IntArray, side: str) -> NDArray[np.int64]:
+    """Token ids as int64, checked: whole numbers of 32 bits, -1 for padding."""
+    array = np.asarray(ids)
+    if array.dtype.kind not in "iu":
+        raise InputError(f"{side} ids are {array.dtype}; expected whole numbers.")
+    if array.size and not -1 <= int(array.min()) <= int(array.max()) < 2**31:
+        raise InputError(
+            f"{side} ids reach from {array.min()} to {array.max()}; expected 0 to {2**31 - 1}, or -1 to pad."
+        )
+    return array.astype(np.int64)
+
+
 def _columns(topk: TopK, token_ids: IntArray | None, side: str) -> _Columns:
-    ids, logprobs = topk.ids.astype(np.int64), topk.logprobs
+    ids, logprobs = _ids(topk.ids, side), topk.logprobs
     if ids.ndim != 2 or ids.shape != logprobs.shape:
         raise InputError(
             f"{side} ids have shape {ids.shape}, logprobs {logprobs.shape}; expected [tokens, k] twice."
@@ -230,7 +242,7 @@ def _columns(topk: TopK, token_ids: IntArray | None, side: str) -> _Columns:
                 f"{len(token_ids)} token ids; expected as many of each."
             )
         unit = max(unit, _unit(topk.realised, side))
-        realised_ids = token_ids.astype(np.int64)[:, None]
+        realised_ids = _ids(token_ids, "realised")[:, None]
         is_listed = (ids == realised_ids).any(axis=1)
         ids = np.concatenate([ids, realised_ids], axis=1)
         listed = np.concatenate([listed, topk.realised[:, None]], axis=1)

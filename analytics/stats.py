@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import polars as pl
-import pyarrow.parquet as pq
 
 from tokscore.analytics.groups import GroupBy, GroupKey, group_order, message_counts_by, parse_group_by
 from tokscore.rendering.dataset import Dataset
@@ -101,7 +100,7 @@ class StatsReport:
         }
 
 
-def stats(dataset: Path, *, by: str = "role") -> StatsReport:
+def stats(dataset: Path | str, *, by: str = "role") -> StatsReport:
     """Counts of a token dataset, and logprob statistics of a score dataset.
 
     Args:
@@ -113,7 +112,7 @@ def stats(dataset: Path, *, by: str = "role") -> StatsReport:
         InputError: No whole dataset, or a NaN in it.
     """
     column = parse_group_by(by)
-    opened = Dataset(dataset)
+    opened = Dataset(Path(dataset))
     kind = opened.manifest.kind
     counted = _counts(opened, column)
     n_messages = message_counts_by(opened, column)
@@ -131,7 +130,7 @@ def stats(dataset: Path, *, by: str = "role") -> StatsReport:
         by=column,
         groups=tuple(rows),
         total=total,
-        n_conversations=sum(int(pq.read_metadata(path).num_rows) for path in opened.files("conversations")),
+        n_conversations=opened.n_conversations(),
         n_errors=sum(1 for _ in opened.failures()),
         n_unscored=None if total.n_scored is None else total.n_tokens - total.n_scored,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokscore.cli.options import Format, TruncateChoice, VerifyChoice
-from tokscore.cli.output import Column, note, print_rows
+from tokscore.cli.output import Column, counted, note, print_rows
 
 if TYPE_CHECKING:
     from tokscore.rendering.source import ConversationSource, DatasetSource
@@ -29,10 +29,11 @@ class RenderOptions(NamedTuple):
     template_timeout: float
     template_characters: int
     revision: str | None
+    template_time: str | None
 
 
 def open_conversations(
-    inputs: list[str], model: str, chosen: RenderOptions, *, allow_dataset: bool
+    inputs: list[str], model: str, chosen: RenderOptions, out: Path | None, *, allow_dataset: bool
 ) -> ConversationSource | DatasetSource:
     """The token source for the arguments of render and logprobs.
 
@@ -60,6 +61,7 @@ def open_conversations(
         length_limit=None if chosen.max_tokens is None else LengthLimit(chosen.max_tokens, truncate),
         template_limits=TemplateLimits(chosen.template_timeout, chosen.template_characters),
         revision=chosen.revision,
+        template_time=chosen.template_time or _template_time_of(out),
     )
     if not isinstance(source, ConversationSource):
         if not allow_dataset:
@@ -69,7 +71,7 @@ def open_conversations(
     if renamed:
         shown = ", ".join(f"{wanted} is now {unique}" for wanted, unique in renamed[:_SHOWN_RENAMED])
         more = f", and {len(renamed) - _SHOWN_RENAMED} more" if len(renamed) > _SHOWN_RENAMED else ""
-        note(f"warning: {len(renamed)} conversations had an id that was taken: {shown}{more}.")
+        note(f"warning: {counted(len(renamed), 'conversation')} had an id that was taken: {shown}{more}.")
     return source
 
 
@@ -93,7 +95,39 @@ def expand_patterns(inputs: list[str]) -> list[str]:
     return found
 
 
+def _template_time_of(out: Path | None) -> str | None:
+    """The time that an earlier run into `out` took for now: what is resumed must not change with the day."""
+    from tokscore.rendering.errors import InputError
+    from tokscore.rendering.manifest import read_manifest
+
+    if out is None:
+        return None
+    try:
+        time = read_manifest(out).settings.get("template_time")
+    except InputError:
+        return None
+    return time if isinstance(time, str) else None
+
+
+def note_outcome(out: Path, n_failed: int, n_parts_skipped: int, n_parts: int) -> None:
+    """Say what was left to do and what failed.
+
+    Args:
+        out: The dataset.
+        n_failed: Conversations that failed now.
+        n_parts_skipped: Parts that were done before.
+        n_parts: All parts.
+    """
+    if n_parts_skipped == n_parts:
+        note(f"{out} was complete already, there was nothing to do.")
+    elif n_parts_skipped:
+        note(f"{n_parts_skipped} of {n_parts} parts were done already.")
+    if n_failed:
+        note(f"{counted(n_failed, 'conversation')} failed, listed in {out / 'errors'}.")
+
+
 def _parse_object(text: str | None) -> dict[str, Any] | None:  # Any: JSON values
+    from tokscore.rendering.conversations import RESERVED_KWARGS
     from tokscore.rendering.errors import UsageError
 
     if text is None:
@@ -101,6 +135,10 @@ def _parse_object(text: str | None) -> dict[str, Any] | None:  # Any: JSON value
     value = _parse_json(text, "--template-kwargs")
     if not isinstance(value, dict):
         raise UsageError('--template-kwargs is no object; expected one such as {"enable_thinking": false}.')
+    for name in sorted(RESERVED_KWARGS & set(value)):
+        raise UsageError(
+            f"--template-kwargs holds {name}, which transformers takes itself; it is no variable."
+        )
     return value
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from tokscore.cli import options
-from tokscore.cli.inputs import RenderOptions, open_conversations, print_plan
+from tokscore.cli.inputs import RenderOptions, note_outcome, open_conversations, print_plan
 from tokscore.cli.options import Format
 from tokscore.cli.output import ProgressLine, note
 from tokscore.cli.stats import print_stats
@@ -47,6 +47,7 @@ def logprobs(
     template_characters: options.TemplateCharacters = options.TEMPLATE_CHARACTERS,
     on_error: options.OnErrorOption = options.OnErrorChoice.FAIL,
     revision: options.Revision = None,
+    template_time: options.TemplateTime = None,
     form: options.FormatOption = Format.TABLE,
     by: options.Group = options.GroupBy.ROLE,
     dry_run: options.DryRun = False,
@@ -70,8 +71,9 @@ def logprobs(
         template_timeout=template_timeout,
         template_characters=template_characters,
         revision=revision,
+        template_time=template_time,
     )
-    source = open_conversations(inputs, model, chosen, allow_dataset=True)
+    source = open_conversations(inputs, model, chosen, out, allow_dataset=True)
     spec = plan_engine(
         model,
         engine=engine.value,
@@ -93,10 +95,7 @@ def logprobs(
             on_error=OnError(on_error.value),
             progress=lambda done, total: line.update(done, done, total),
         )
-    if summary.n_parts_skipped:
-        note(f"{summary.n_parts_skipped} of {summary.n_parts} parts were done already.")
-    if summary.n_failed:
-        note(f"{summary.n_failed} conversations failed; they are listed in {out / 'errors'}.")
+    note_outcome(out, summary.n_failed, summary.n_parts_skipped, summary.n_parts)
     if summary.n_tokens:
         rate = summary.n_tokens / max(summary.engine_s, 1e-9)
         note(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Annotated
 
@@ -65,6 +66,8 @@ def main() -> None:
     """Run the command line and exit; expected failures end without a traceback."""
     from tokscore.rendering.errors import ExitCode, TokscoreError
 
+    # Otherwise a terminated run would leave its temporary files behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
     try:
@@ -72,11 +75,20 @@ def main() -> None:
     except TokscoreError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("interrupted; finished parts are kept, the same command goes on from there.", file=sys.stderr)
-        sys.exit(ExitCode.INTERRUPTED)
+    except SystemExit as ending:
+        if ending.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+            print(
+                "interrupted; finished parts are kept, the same command goes on from there.", file=sys.stderr
+            )
+        raise
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(ExitCode.FAILED)
+    except OSError as error:
+        if error.filename is None and error.strerror is None:
+            raise
+        place = "" if error.filename is None else f"{error.filename}: "
+        print(f"error: {place}{error.strerror}.", file=sys.stderr)
         sys.exit(ExitCode.FAILED)
 
 

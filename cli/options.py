@@ -158,6 +158,14 @@ GenerationPrompt = Annotated[
     bool,
     option("--add-generation-prompt", help="End each conversation with the opener of the next answer."),
 ]
+TemplateTime = Annotated[
+    str | None,
+    option(
+        "--template-time",
+        metavar="ISO",
+        help="Date, and time, that templates which print it take for now; the clock's if left out.",
+    ),
+]
 VerifyOption = Annotated[
     VerifyChoice,
     option(

@@ -36,6 +36,11 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def counted(n: int, noun: str) -> str:
+    """The number with its noun: 1 message, 2 messages."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
 def print_rows(
     columns: Sequence[Column], rows: Sequence[Mapping[str, object]], form: Format, *, title: str | None = None
 ) -> None:

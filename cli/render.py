@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from tokscore.cli import options
 from tokscore.cli.explain import print_explanation
-from tokscore.cli.inputs import RenderOptions, open_conversations, print_plan
+from tokscore.cli.inputs import RenderOptions, note_outcome, open_conversations, print_plan
 from tokscore.cli.options import Format
-from tokscore.cli.output import Column, ProgressLine, note, print_json, print_rows
+from tokscore.cli.output import Column, ProgressLine, counted, note, print_json, print_rows
 
 if TYPE_CHECKING:
     from tokscore.rendering.dataset import Dataset
@@ -63,6 +63,7 @@ def render(
     template_characters: options.TemplateCharacters = options.TEMPLATE_CHARACTERS,
     on_error: options.OnErrorOption = options.OnErrorChoice.FAIL,
     revision: options.Revision = None,
+    template_time: options.TemplateTime = None,
     form: options.FormatOption = Format.TABLE,
     by: options.ByOption = None,
     dry_run: options.DryRun = False,
@@ -97,8 +98,9 @@ def render(
         template_timeout=template_timeout,
         template_characters=template_characters,
         revision=revision,
+        template_time=template_time,
     )
-    source = open_conversations(inputs, model, chosen, allow_dataset=False)
+    source = open_conversations(inputs, model, chosen, out, allow_dataset=False)
     if dry_run:
         print_plan(source, form)
         return
@@ -109,10 +111,7 @@ def render(
     assert out is not None
     with ProgressLine("rendering", source.n_conversations, "conversations") as line:
         summary = run_render(source, out, on_error=OnError(on_error.value), progress=line.update)
-    if summary.n_parts_skipped:
-        note(f"{summary.n_parts_skipped} of {summary.n_parts} parts were done already.")
-    if summary.n_failed:
-        note(f"{summary.n_failed} conversations failed; they are listed in {out / 'errors'}.")
+    note_outcome(out, summary.n_failed, summary.n_parts_skipped, summary.n_parts)
     print_summary(Dataset(out), form, by)
     note(f"wrote {out}")
 
@@ -156,7 +155,7 @@ def _print_notes(dataset: Dataset) -> None:
     from tokscore.rendering import summary
 
     for flag, n in summary.flag_counts(dataset).items():
-        note(f"{n} messages: {flag}")
+        note(f"{counted(n, 'message')}: {flag}")
     injected = summary.control_tokens(dataset)
     if injected:
         by_role = ", ".join(f"{found.role} {found.n_tokens:,}" for found in injected)

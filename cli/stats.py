@@ -9,7 +9,7 @@ import typer
 
 from tokscore.cli import options
 from tokscore.cli.options import Format
-from tokscore.cli.output import Column, note, print_json, print_rows
+from tokscore.cli.output import Column, counted, note, print_json, print_rows
 
 EPILOG = """Examples:
 
@@ -57,4 +57,5 @@ def print_stats(dataset: Path, by: str, form: Format) -> None:
     print_rows(columns, rows, form)
     failed = f", {report.n_errors:,} failed" if report.n_errors else ""
     unscored = f", {report.n_unscored:,} without a logprob" if report.n_unscored else ""
-    note(f"{report.n_conversations:,} conversations{failed}, {report.total.n_tokens:,} tokens{unscored}")
+    conversations = counted(report.n_conversations, "conversation")
+    note(f"{conversations}{failed}, {report.total.n_tokens:,} tokens{unscored}")

@@ -1,6 +1,7 @@
 """Conversations to attributed tokens.
 
-`open_source` plans input files, `render` writes their token dataset, `Renderer` renders single conversations.
+`open_source` plans input files, `render` writes their token dataset, `Renderer` renders single conversations,
+`continue_with` appends turns to one that is rendered.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from tokscore.rendering.errors import (
 )
 
 if TYPE_CHECKING:
+    from tokscore.rendering.answers import add_answer
+    from tokscore.rendering.concatenation import concatenate_slices, pack_conversations
+    from tokscore.rendering.continuation import Continuation, NotContinued, continue_with
     from tokscore.rendering.conversations import Conversation, parse_conversation
     from tokscore.rendering.dataset import Dataset
     from tokscore.rendering.rendered import RenderedTokens
@@ -28,27 +32,39 @@ if TYPE_CHECKING:
 # Loaded when first asked for: they import pyarrow or jinja2, which `tokscore --help` does not need.
 _LAZY = {
     "ChatTokenizer": "tokenizer",
+    "Continuation": "continuation",
     "Conversation": "conversations",
     "Dataset": "dataset",
+    "NotContinued": "continuation",
     "RenderedTokens": "rendered",
     "Renderer": "renderer",
+    "add_answer": "answers",
+    "concatenate_slices": "concatenation",
+    "continue_with": "continuation",
     "open_source": "source",
+    "pack_conversations": "concatenation",
     "parse_conversation": "conversations",
     "render": "run",
 }
 
 __all__ = [
     "ChatTokenizer",
+    "Continuation",
     "Conversation",
     "ConversationError",
     "Dataset",
     "EngineError",
     "InputError",
+    "NotContinued",
     "RenderedTokens",
     "Renderer",
     "TokscoreError",
     "UsageError",
+    "add_answer",
+    "concatenate_slices",
+    "continue_with",
     "open_source",
+    "pack_conversations",
     "parse_conversation",
     "render",
 ]

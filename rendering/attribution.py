@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tokscore.rendering.origins import REASONING_FIELDS, UNTRACKED, Origin, Runs, origin_of_path
+from tokscore.rendering.origins import (
+    REASONING_FIELDS,
+    UNTRACKED,
+    WHOLE,
+    Origin,
+    Runs,
+    origin_of_path,
+)
 from tokscore.rendering.rendered import NO_MESSAGE, TEMPLATE_SOURCE
 from tokscore.rendering.tokenizer import Encoding
 
@@ -147,6 +154,15 @@ def untracked_characters(runs: Runs) -> dict[int, int]:
     return counts
 
 
+def printed_as_python(runs: Runs) -> set[int]:
+    """Messages of which a list or object was printed as Python shows it, instead of its text."""
+    return {
+        run.origin.message
+        for run in runs
+        if run.start == WHOLE and run.origin is not None and run.origin.message is not None
+    }
+
+
 def dropped_characters(messages: Sequence[Mapping[str, Any]], runs: Runs) -> list[int]:
     """Characters of each message's body that the template left out.
 
@@ -158,17 +174,27 @@ def dropped_characters(messages: Sequence[Mapping[str, Any]], runs: Runs) -> lis
         One count per message. A text printed twice is not counted twice.
     """
     printed: dict[Origin, list[tuple[int, int]]] = {}
+    whole: set[tuple[str | int, ...]] = set()
     for run in runs:
-        if run.start >= 0 and run.origin is not None and run.origin.is_body:
+        if run.origin is None or not run.origin.is_body:
+            continue
+        if run.start >= 0:
             printed.setdefault(run.origin, []).append((run.start, run.start + run.length))
+        elif run.start == WHOLE:
+            whole.add(run.origin.path)
     dropped = []
     for i, message in enumerate(messages):
         texts: dict[Origin, int] = {}
         for field in _BODY_FIELDS:
             if value := message.get(field):
                 _collect_texts(value, ("messages", i, field), texts)
-        n_printed = sum(_covered(printed[origin]) for origin in texts if origin in printed)
-        dropped.append(sum(texts.values()) - n_printed)
+        dropped.append(
+            sum(
+                length - _covered(printed.get(origin, ()))
+                for origin, length in texts.items()
+                if not (whole and any(origin.path[:n] in whole for n in range(3, len(origin.path))))
+            )
+        )
     return dropped
 
 
@@ -186,7 +212,7 @@ def _collect_texts(value: object, path: tuple[str | int, ...], found: dict[Origi
             _collect_texts(item, (*path, i), found)
 
 
-def _covered(spans: list[tuple[int, int]]) -> int:
+def _covered(spans: Sequence[tuple[int, int]]) -> int:
     if len(spans) == 1:
         return spans[0][1] - spans[0][0]
     total = reached = 0

@@ -209,7 +209,7 @@ def _conversation_table(joined: _Joined, counts: _Counts, part: int, first_row: 
 
     n_sampled = per_conversation(joined.sampled_mask == 1)
     n_content = per_conversation(joined.is_content)
-    n_template = per_conversation(joined.message == NO_MESSAGE)
+    n_no_message = per_conversation(joined.message == NO_MESSAGE)
     records: list[dict[str, Any]] = []  # Any: columns of several types
     first_message = 0
     for i, (row, tokens) in enumerate(joined.conversations):
@@ -223,7 +223,7 @@ def _conversation_table(joined: _Joined, counts: _Counts, part: int, first_row: 
                 "n_tokens": len(tokens),
                 "n_sampled": None if is_unknown else n_sampled[i],
                 "n_content": n_content[i],
-                "n_template": n_template[i],
+                "n_no_message": n_no_message[i],
                 "part": part,
                 "first_row": first_row + int(joined.first_rows[i]),
             }

@@ -11,6 +11,29 @@ import msgspec
 
 from tokscore.rendering.errors import ConversationError
 
+# Arguments of transformers' apply_chat_template and of our rendering: no names for template variables.
+RESERVED_KWARGS = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "documents",
+        "max_length",
+        "messages",
+        "padding",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "sanitize_control_tokens",
+        "self",
+        "strftime_now",
+        "tokenize",
+        "tokenizer_kwargs",
+        "tools",
+        "truncation",
+    }
+)
 _ROLES = "system, user, assistant or tool"
 _HALF_A_PAIR = re.compile(
     rb"\\u[dD][89abAB][\da-fA-F]{2}(?!\\u[dD][c-fC-F])"
@@ -18,6 +41,8 @@ _HALF_A_PAIR = re.compile(
 )
 # Ids, roles and names are repeated in the tables, token by token.
 _LONGEST_NAME = 1_000
+_DROP_HINT = "Mend the line, or drop such lines with --on-error skip."
+_ARRAY_HINT = "A file that is one JSON array must be made JSON Lines first: jq -c '.[]' FILE."
 # Parts whose type holds one of these words need a processor: image, image_url, input_audio, …
 _MEDIA = ("image", "audio", "video", "file")
 
@@ -46,9 +71,11 @@ def parse_conversation(line: bytes) -> Conversation:
         ConversationError: With the JSON path, what was found and what was expected.
     """
     try:
-        record = msgspec.json.decode(line)
+        line.decode()
     except UnicodeDecodeError as error:
-        raise ConversationError(f"is not UTF-8: byte {error.start} of the line is damaged.") from error
+        raise ConversationError(f"is not UTF-8: byte {error.start + 1} of the line is damaged.") from error
+    try:
+        record = msgspec.json.decode(line)
     except RecursionError:
         raise ConversationError("is nested too deeply.") from None
     except msgspec.DecodeError as error:
@@ -59,16 +86,20 @@ def parse_conversation(line: bytes) -> Conversation:
             ) from error
         raise ConversationError(
             f"is not JSON: {error}; expected one JSON object a line.",
-            hint="Mend the line, or drop such lines with --on-error skip.",
+            hint=_ARRAY_HINT if line.lstrip()[:1] == b"[" else _DROP_HINT,
         ) from error
     if not isinstance(record, dict):
-        raise ConversationError(f"is {_kind(record)}; expected an object with messages.")
-    _check_name(record.get("id"), "$.id")
+        hint = _ARRAY_HINT if isinstance(record, list) else _DROP_HINT
+        raise ConversationError(f"is {_kind(record)}; expected an object with messages.", hint=hint)
+    identifier = record.get("id")
+    if identifier is not None and (isinstance(identifier, bool) or not isinstance(identifier, (str, int))):
+        raise ConversationError(f"is {_shown(identifier)}; expected a string or a whole number.", path="$.id")
+    _check_name(identifier, "$.id")
     metadata = record.get("metadata")
     return Conversation(
         messages=_messages(record),
         tools=_objects(record.get("tools"), "$.tools"),
-        template_kwargs=_object(record.get("chat_template_kwargs"), "$.chat_template_kwargs"),
+        template_kwargs=_template_kwargs(record.get("chat_template_kwargs")),
         metadata=None if metadata is None else msgspec.json.encode(metadata).decode(),
     )
 
@@ -129,6 +160,15 @@ def _check_name(value: object, path: str) -> None:
         raise ConversationError(
             f"has {len(value):,} characters; expected at most {_LONGEST_NAME:,}.", path=path
         )
+
+
+def _template_kwargs(value: object) -> dict[str, Any] | None:
+    kwargs = _object(value, "$.chat_template_kwargs")
+    for name in sorted(RESERVED_KWARGS & set(kwargs or ())):
+        raise ConversationError(
+            "is not for templates: transformers takes it itself.", path=f"$.chat_template_kwargs.{name}"
+        )
+    return kwargs
 
 
 def _object(value: object, path: str) -> dict[str, Any] | None:

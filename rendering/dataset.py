@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from tokscore.rendering.errors import InputError, UsageError
 from tokscore.rendering.manifest import MANIFEST_NAME, Manifest, read_manifest
-from tokscore.rendering.parts import part_name, write_file
+from tokscore.rendering.parts import part_name, remove_abandoned, write_file
 from tokscore.rendering.rendered import (
     ConversationRow,
     FailedConversation,
@@ -33,15 +33,13 @@ class _FailureFields(TypedDict):
     source_line: int
     path: str
     reason: str
-    hint: str
-    is_known: bool
 
 
 def prepare_output(root: Path, manifest: Manifest, vocabulary: Callable[[], pa.Table]) -> set[int]:
     """Make `root` ready to take the parts of `manifest`.
 
     Args:
-        root: New, empty, or holding finished parts of the same plan.
+        root: New, empty, holding parts of the same plan, or of another plan without a finished part.
         manifest: Sealed.
         vocabulary: Makes `tables.VOCABULARY` rows, the same from every shard.
 
@@ -53,24 +51,35 @@ def prepare_output(root: Path, manifest: Manifest, vocabulary: Callable[[], pa.T
     """
     if root.exists() and not root.is_dir():
         raise UsageError(f"{root} is a file; expected a directory for the output.")
+    existing: Manifest | None = None
     if root.is_dir() and any(root.iterdir()):
         if not (root / MANIFEST_NAME).is_file():
             raise UsageError(
                 f"{root} is not empty and holds no dataset of tokscore. Choose another directory with -o."
             )
         existing = read_manifest(root)
-        if existing.plan_hash != manifest.plan_hash:
+        started = any((root / existing.kind.value).glob("part-*.parquet"))
+        if started and existing.plan_hash != manifest.plan_hash:
             raise UsageError(
                 f"{root} holds another run: {'; '.join(manifest_differences(existing, manifest))}.\n"
                 "Choose another directory with -o, or delete this one."
             )
     root.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(root)
+    is_new = existing is None or existing.plan_hash != manifest.plan_hash
     write_file(root / MANIFEST_NAME, manifest.to_json())
-    if not (root / VOCABULARY_NAME).is_file():
+    if is_new or not (root / VOCABULARY_NAME).is_file():
         sink = pa.BufferOutputStream()
         pq.write_table(vocabulary(), sink, compression="zstd", compression_level=3)
         write_file(root / VOCABULARY_NAME, sink.getvalue().to_pybytes())
     return {part.index for part in manifest.parts if _part_plan(root, manifest.kind, part.index)}
+
+
+# For hashes, which say nothing to a reader.
+_DIFFERENCES = {
+    "sha256": "the tokenizer or the model's weights are others",
+    "template_sha256": "the chat template is another (see --template)",
+}
 
 
 def manifest_differences(existing: Manifest, wanted: Manifest) -> list[str]:
@@ -82,13 +91,15 @@ def manifest_differences(existing: Manifest, wanted: Manifest) -> list[str]:
     for section in ("settings", "tokenizer", "model"):
         before, after = old[section] or {}, new[section] or {}
         found += [
-            f"{section}.{key} is {before.get(key)!r} there and {after.get(key)!r} here"
+            _DIFFERENCES.get(
+                key, f"{key.replace('_', '-')} is {before.get(key)} there and {after.get(key)} here"
+            )
             for key in sorted({*before, *after})
             if before.get(key) != after.get(key)
         ]
     if existing.inputs != wanted.inputs:
         names = ", ".join(file.name for file in wanted.inputs)
-        found.append(f"the content or order of the input ({names}) changed")
+        found.append(f"it was made from other input than {names}, or that changed since")
     if existing.tokscore_version != wanted.tokscore_version:
         found.append(f"tokscore {existing.tokscore_version} wrote it, this is {wanted.tokscore_version}")
     return found or ["the input is divided into other parts"]
@@ -102,8 +113,21 @@ def _part_plan(root: Path, kind: DatasetKind, index: int) -> str | None:
     try:
         metadata = pq.read_schema(path).metadata or {}
     except pa.ArrowInvalid as error:
-        raise InputError(f"{path} is not a whole Parquet file: {error}. Delete it and run again.") from error
+        raise InputError(f"{path} is no whole Parquet file ({error}). Delete it and run again.") from error
     return str(metadata.get(PLAN_KEY, b"").decode())
+
+
+def _check_exists(path: Path) -> None:
+    if not path.is_file():
+        raise InputError(f"{path} is missing, though its part is finished. Write the dataset again.")
+
+
+def _check_whole(path: Path) -> None:
+    _check_exists(path)
+    try:
+        pq.read_metadata(path)
+    except pa.ArrowInvalid as error:
+        raise InputError(f"{path} is no whole Parquet file ({error}). Write the dataset again.") from error
 
 
 class Dataset:
@@ -142,6 +166,29 @@ class Dataset:
                 f"the first is {part_name(missing[0])}.\n"
                 "Run the command that writes it again; it goes on where it stopped."
             )
+
+        for path in (path for table in ("spans", "messages", "conversations") for path in self.files(table)):
+            _check_whole(path)
+        for part in self.manifest.parts:
+            _check_exists(root / "errors" / part_name(part.index, "jsonl"))
+
+    def n_conversations(self) -> int:
+        """Rows of the conversations table."""
+        return sum(int(pq.read_metadata(path).num_rows) for path in self.files("conversations"))
+
+    def check_some_succeeded(self, what: str) -> None:
+        """Refuse a dataset in which every conversation failed.
+
+        Args:
+            what: What was to be done with them, for the message.
+
+        Raises:
+            InputError: With the first failure.
+        """
+        failures = list(self.failures()) if not self.n_conversations() else []
+        if failures:
+            first = failures[0].error()
+            raise InputError(f"none of the {len(failures)} conversations could be {what}. The first: {first}")
 
     def files(self, table: str) -> list[Path]:
         """Paths of all parts of one table, in plan order."""
@@ -187,7 +234,7 @@ class RowReader:
     """
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        self._file = pq.ParquetFile(path)
+        self._file = pq.ParquetFile(path, page_checksum_verification=True)
         self._columns = list(columns)
         self._next_group = 0
         self._buffer: pa.Table | None = None

@@ -14,6 +14,7 @@ class ExitCode(IntEnum):
     BAD_INPUT = 3
     ENGINE = 4
     INTERRUPTED = 130
+    TERMINATED = 143
 
 
 class TokscoreError(Exception):

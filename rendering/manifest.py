@@ -149,7 +149,8 @@ def read_manifest(root: Path) -> Manifest:
     """
     path = root / MANIFEST_NAME
     if not root.is_dir():
-        raise InputError(f"{root} does not exist; expected a dataset directory.")
+        found = "is a file" if root.exists() else "does not exist"
+        raise InputError(f"{root} {found}; expected a dataset directory.")
     if not path.is_file():
         raise InputError(
             f"{root} has no {MANIFEST_NAME}; expected a dataset that tokscore render or logprobs wrote."

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 SYNTAX = -1
+WHOLE = -2
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _SCAFFOLD_FIELDS = frozenset({"role", "name", "tool_call_id", "id"})
 _USUAL_FIELDS = frozenset({"role", "content", "tool_calls", *REASONING_FIELDS})
@@ -36,7 +37,8 @@ class Run(NamedTuple):
         length: Number of characters.
         origin: The input value, `UNTRACKED`, or None for template text.
         start: Offset of the first character inside the input string; `SYNTAX` for characters that stand
-            for the value without being copied from it (quotes, brackets, digits).
+            for the value without being copied from it (quotes, brackets, digits), `WHOLE` where a list or
+            object was printed as Python shows it, everything inside included.
         writer: Message whose loop iteration wrote it, None outside such loops.
         generated: Inside a `{% generation %}` block.
     """
@@ -49,7 +51,7 @@ class Run(NamedTuple):
 
     def part(self, skip: int, length: int) -> Run:
         """`length` characters of it after the first `skip`."""
-        start = self.start if self.start == SYNTAX else self.start + skip
+        start = self.start if self.start < 0 else self.start + skip
         return Run(length, self.origin, start, self.writer, self.generated)
 
     def by(self, writer: int) -> Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,6 +26,29 @@ def part_name(index: int, suffix: str = "parquet") -> str:
     return f"part-{index:05d}.{suffix}"
 
 
+def temporary_name(path: Path) -> Path:
+    """Where a file is written before it is renamed: hidden, and named after host and process."""
+    return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
+
+
+def remove_abandoned(root: Path) -> None:
+    """Delete temporary files of processes of this host that no longer run."""
+    for path in [*root.glob(".*.tmp"), *root.glob("*/.*.tmp")]:
+        host, _, process = path.name.removesuffix(".tmp").rpartition(".")
+        if host.endswith(f".{socket.gethostname()}") and process.isdigit() and not _is_running(int(process)):
+            path.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def _sync_rename(temporary: Path, final: Path) -> None:
     with temporary.open("rb+") as handle:
         os.fsync(handle.fileno())
@@ -33,7 +57,7 @@ def _sync_rename(temporary: Path, final: Path) -> None:
 
 def write_file(path: Path, content: bytes) -> None:
     """Write `content` aside, then rename, so that no reader sees half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_name(path)
     temporary.write_bytes(content)
     _sync_rename(temporary, path)
 
@@ -44,7 +68,7 @@ class _TableFile:
     def __init__(self, path: Path, schema: pa.Schema, metadata: dict[str, str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        self._temporary = temporary_name(path)
         self._schema = schema.with_metadata(metadata)
         split = [name for name in _SPLIT if schema.get_field_index(name.split(".")[0]) >= 0]
         dictionary = [field.name for field in schema if pa.types.is_string(field.type)]
@@ -55,6 +79,7 @@ class _TableFile:
             compression_level=3,
             use_dictionary=dictionary,
             use_byte_stream_split=split,
+            write_page_checksum=True,
         )
         self._waiting: list[pa.Table] = []
         self._n_waiting = 0
@@ -151,9 +176,15 @@ class PartWriter:
     def finish(self) -> None:
         """Flush and rename all files; the token table, last, marks the part done."""
         self._flush()
-        lines = b"".join(msgspec.json.encode(failure._asdict()) + b"\n" for failure in self._failures)
+        lines = b"".join(_failure_line(failure) for failure in self._failures)
         self._errors_path.parent.mkdir(parents=True, exist_ok=True)
         write_file(self._errors_path, lines)
         for table in (self._spans, self._messages, self._conversations, self._tokens):
             table.finish()
         self._finished = True
+
+
+def _failure_line(failure: FailedConversation) -> bytes:
+    fields = failure._asdict()
+    del fields["hint"], fields["is_known"]  # for the run that met it
+    return msgspec.json.encode(fields) + b"\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import codecs
 import hashlib
 import shutil
 import sys
@@ -72,7 +73,12 @@ def own_id(line: bytes, name: str, number: int) -> str:
         given = _ID.decode(line).id
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         given = None
-    return f"{name}:{number}" if given is None else str(given)
+    return f"{name}:{number}" if given in (None, "") else str(given)
+
+
+def _without_mark(line: bytes, number: int) -> bytes:
+    """The line without the byte order mark that some editors put before the first."""
+    return line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
 
 
 def plan_files(inputs: Sequence[str], *, part_bytes: int = PART_BYTES) -> Plan:
@@ -86,7 +92,7 @@ def plan_files(inputs: Sequence[str], *, part_bytes: int = PART_BYTES) -> Plan:
         InputError: A file is missing, empty or damaged, or there are no inputs.
     """
     given = [_spool(sys.stdin.buffer) if name == STDIN else _existing(name) for name in inputs]
-    names = ["stdin" if name == STDIN else path.name for name, path in zip(inputs, given, strict=True)]
+    names = ["stdin" if name == STDIN else Path(name).name for name in inputs]
     paths = tuple(_unpacked(path, name) for path, name in zip(given, names, strict=True))
     taken: set[str] = set()
     files: list[InputFile] = []
@@ -109,7 +115,7 @@ def plan_files(inputs: Sequence[str], *, part_bytes: int = PART_BYTES) -> Plan:
                 position += len(line)
                 if line.strip():
                     n_records += 1
-                    wanted = own_id(line, name, number)
+                    wanted = own_id(_without_mark(line, number), name, number)
                     unique = _unused(wanted, taken)
                     taken.add(unique)
                     if unique != wanted:
@@ -140,9 +146,12 @@ def _existing(name: str) -> Path:
     path = Path(name)
     if path.is_dir():
         raise InputError(f"{name} is a directory without manifest.json; expected a JSONL file or a dataset.")
-    if not path.is_file():
+    if not path.exists():
         raise InputError(f"{name} does not exist; expected a JSONL file of conversations.")
-    return path
+    if path.is_file():
+        return path
+    with path.open("rb") as pipe:
+        return _spool(pipe)
 
 
 def _unpacked(path: Path, name: str) -> Path:
@@ -178,6 +187,9 @@ def read_lines(plan: Plan, part: Part) -> Iterator[Line]:
         number = part.first_line
         while handle.tell() < part.stop:
             line = handle.readline()
+            if not line:
+                raise InputError(f"{name} became shorter while it was read; run again when it is complete.")
+            line = _without_mark(line, number)
             if line.strip():
                 identifier = part.renamed.get(str(number)) or own_id(line, name, number)
                 yield Line(number, identifier, line)

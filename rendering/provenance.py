@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, SupportsIndex
 
 from tokscore.rendering.limits import PIECE_CHARACTERS, Budget, check, current_budget, take, weigh
-from tokscore.rendering.origins import UNTRACKED, Origin, Run, Runs
+from tokscore.rendering.origins import UNTRACKED, WHOLE, Origin, Run, Runs
 
 _LARGE = 2**16
 
@@ -334,6 +334,8 @@ def track(value: object) -> TrackedStr:
     text = plain(str(value))
     if origin is None and not isinstance(value, (int, float)) and value is not None and text:
         return untracked(text)
+    if isinstance(value, (dict, list)):
+        return TrackedStr(text, (Run(len(text), origin, WHOLE),))
     return syntax(text, origin)
 
 

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tokscore.rendering.errors import ConversationError
+from tokscore.rendering.errors import ConversationError, UsageError
+from tokscore.rendering.spans import OwnedSpan, RoleStart, Span, message_counts, run_spans
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 NO_MESSAGE = -1
 TEMPLATE_SOURCE = "template"
+RECORDED_SOURCE = "recorded"  # ids of an engine that stand for other text than the template prints
+_COLUMNS = (
+    "token_ids",
+    "message_indices",
+    "sampled_mask",
+    "is_content",
+    "source_codes",
+    "char_starts",
+    "char_stops",
+)
 
 
 class MessageFlag(StrEnum):
@@ -26,7 +38,9 @@ class MessageFlag(StrEnum):
     HEADER_STRADDLED = "header_straddled"  # one token holds the end of the prompt and the first of the answer
     UNTRACKED = "untracked_characters"  # the template used an operation that loses origins
     ENCODED_TWICE = "arguments_encoded_twice"  # JSON text that the template encoded as a JSON string again
+    PRINTED_AS_PYTHON = "printed_as_python"  # the template printed a list or object, not the text in it
     DROPPED = "dropped_characters"  # the template left out some of its text
+    RECORDED = "recorded_tokens"  # its ids are those an engine sampled, kept as they are
 
 
 class MessageFacts(NamedTuple):
@@ -49,9 +63,12 @@ class MessageFacts(NamedTuple):
     n_control_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RenderedTokens:
-    """Token ids with attribution; every array has shape [tokens].
+    """Token ids with attribution; every array has shape [tokens] and is read-only.
+
+    `tokens[a:b]` is a slice that keeps everything but the other tokens: message indices, message facts and
+    character offsets stay those of the whole conversation, so that `concatenate_slices` gives it back.
 
     Attributes:
         token_ids: int32.
@@ -62,6 +79,9 @@ class RenderedTokens:
         sources: Field path roots that occur.
         messages: One entry per message of the conversation, rendered or not.
         n_untracked_characters: Characters of unknown origin that no message wrote.
+        text: The rendered text; None for tokens of a dataset, which keeps ids only.
+        char_starts: int64, first character of each token in `text`; None without it.
+        char_stops: int64, one past the last; equal to the start where a token stands for no character.
     """
 
     token_ids: NDArray[np.int32]
@@ -72,9 +92,184 @@ class RenderedTokens:
     sources: tuple[str, ...]
     messages: tuple[MessageFacts, ...]
     n_untracked_characters: int = 0
+    text: str | None = None
+    char_starts: NDArray[np.int64] | None = None
+    char_stops: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        for name in _COLUMNS:
+            column = getattr(self, name)
+            if column is None:  # no text
+                continue
+            if column.shape != (len(self.token_ids),):
+                raise ValueError(f"{name} has shape {column.shape} for {len(self.token_ids)} tokens")
+            view = column.view()
+            view.setflags(write=False)
+            object.__setattr__(self, name, view)
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    def __getitem__(self, key: slice) -> RenderedTokens:
+        if not isinstance(key, slice) or key.step not in (None, 1):
+            raise TypeError("tokens are sliced with a step of 1; the arrays take any index")
+        return replace(
+            self,
+            token_ids=self.token_ids[key],
+            message_indices=self.message_indices[key],
+            sampled_mask=self.sampled_mask[key],
+            is_content=self.is_content[key],
+            source_codes=self.source_codes[key],
+            char_starts=None if self.char_starts is None else self.char_starts[key],
+            char_stops=None if self.char_stops is None else self.char_stops[key],
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RenderedTokens):
+            return NotImplemented
+        pairs = [(getattr(self, field.name), getattr(other, field.name)) for field in fields(self)]
+        return all(
+            np.array_equal(mine, theirs) if isinstance(mine, np.ndarray) else mine == theirs
+            for mine, theirs in pairs
+        )
+
+    @property
+    def message_roles(self) -> tuple[str, ...]:
+        """Role of every message."""
+        return tuple(message.role for message in self.messages)
+
+    @property
+    def message_tool_names(self) -> tuple[str | None, ...]:
+        """Name of the tool that each message is a result of, None for other messages."""
+        return tuple(message.tool_name for message in self.messages)
+
+    def tokens_per_message(
+        self, n_messages: int | None = None, *, sampled_only: bool = False
+    ) -> NDArray[np.int64]:
+        """Number of tokens of each message, int64, shape [messages].
+
+        With the tokens whose message index is -1 they add up to the number of ids.
+
+        Args:
+            n_messages: Only the first so many; never more than there are.
+            sampled_only: Count tokens known to be generated. Tokens of which that cannot be told are left
+                out; a message with such tokens has an `unknown_reason`.
+        """
+        counted = self.message_indices != NO_MESSAGE
+        if sampled_only:
+            counted &= self.sampled_mask == 1
+        counts = np.bincount(self.message_indices[counted], minlength=len(self.messages))
+        return counts if n_messages is None else counts[: max(n_messages, 0)]
+
+    def tokens_by_role(self, *, sampled_only: bool = False) -> dict[str | None, int]:
+        """Number of tokens of each role that occurs, in order of appearance.
+
+        The key None, always there and last, holds the tokens of no message. A generated stop that opens the
+        next message (GLM's `<|user|>`) counts for the role of that message.
+
+        Args:
+            sampled_only: As in `tokens_per_message`.
+        """
+        counts: dict[str | None, int] = dict.fromkeys(self.message_roles, 0)
+        per_message = self.tokens_per_message(sampled_only=sampled_only)
+        for role, n in zip(self.message_roles, per_message.tolist(), strict=True):
+            counts[role] += n
+        total = int((self.sampled_mask == 1).sum()) if sampled_only else len(self)
+        return {**counts, None: total - sum(counts.values())}
+
+    def message_token_spans(self) -> tuple[Span | None, ...]:
+        """Outer span of every message, None where nothing of it was rendered.
+
+        Tokens of other messages can lie inside (Gemma prints the system text in the first user turn).
+        """
+        counts = message_counts(self)
+        return tuple(
+            Span(start, stop) if start >= 0 else None
+            for start, stop in zip(counts.start.tolist(), counts.stop.tolist(), strict=True)
+        )
+
+    def role_token_spans(self) -> tuple[OwnedSpan, ...]:
+        """Contiguous runs of tokens of one message, in order; they tile the tokens."""
+        return self._owned(run_spans(self.message_indices))
+
+    def content_token_spans(self) -> tuple[OwnedSpan, ...]:
+        """Contiguous runs of content tokens of one message, in order."""
+        spans = run_spans(self.message_indices, self.is_content)
+        return self._owned(spans[self.is_content[spans[:, 0]]])
+
+    def _owned(self, spans: NDArray[np.int64]) -> tuple[OwnedSpan, ...]:
+        owners = self.message_indices[spans[:, 0]].tolist()
+        return tuple(
+            OwnedSpan(start, stop, message, None if message == NO_MESSAGE else self.messages[message].role)
+            for (start, stop), message in zip(spans.tolist(), owners, strict=True)
+        )
+
+    def role_starts(self) -> tuple[RoleStart, ...]:
+        """Where each rendered message begins, in the order of the tokens."""
+        starts = [
+            RoleStart(span.start, message, self.messages[message].role)
+            for message, span in enumerate(self.message_token_spans())
+            if span is not None
+        ]
+        return tuple(sorted(starts))
+
+    def last_start(self, role: str) -> int | None:
+        """First token of the last message of `role`, None where none was rendered."""
+        starts = [start.token for start in self.role_starts() if start.role == role]
+        return starts[-1] if starts else None
+
+    def next_start(self, role: str, after: int) -> int | None:
+        """First token of the first message of `role` that begins behind token `after`, None without one.
+
+        `after=-1` looks from the first token on.
+        """
+        starts = (start.token for start in self.role_starts() if start.role == role and start.token > after)
+        return next(starts, None)
+
+    def char_span(self, token: int) -> Span:
+        """The characters of `text` that a token stands for.
+
+        Empty where it stands for none. Tokens that share one character, as byte-level tokens of an emoji do,
+        have its whole span each.
+
+        Raises:
+            UsageError: There is no text.
+            IndexError: There is no such token.
+        """
+        if self.char_starts is None or self.char_stops is None:
+            raise UsageError(
+                "these tokens have no text, only ids, as they come from a dataset. "
+                "Render the conversation again to get spans of characters."
+            )
+        return Span(int(self.char_starts[token]), int(self.char_stops[token]))
+
+    def byte_span(self, token: int) -> Span:
+        """The bytes, in UTF-8, of the characters that a token stands for; as `char_span`.
+
+        Raises:
+            UsageError: There is no text.
+            IndexError: There is no such token.
+        """
+        start, stop = self.char_span(token)
+        text = self.text or ""
+        first = len(text[:start].encode())
+        return Span(first, first + len(text[start:stop].encode()))
+
+    def to_table(self, conversation_id: str | None = None, *, branch: int = 0) -> pa.Table:
+        """One row per token, schema `tables.TOKENS`; positions count from the first of these tokens.
+
+        Args:
+            conversation_id: Fills that column; without it the table lacks conversation_id and branch.
+            branch: 0 for a conversation without branches.
+        """
+        import pyarrow as pa
+
+        from tokscore.rendering.columns import token_columns
+        from tokscore.rendering.tables import TOKENS
+
+        row = ConversationRow(conversation_id or "", branch, source_file="", source_line=0)
+        table = pa.table(token_columns([RenderedConversation(row, self)]), schema=TOKENS)
+        return table if conversation_id is not None else table.drop_columns(["conversation_id", "branch"])
 
 
 class ConversationRow(NamedTuple):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from copy import copy
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +15,7 @@ import numpy as np
 
 from tokscore.rendering.attribution import (
     dropped_characters,
+    printed_as_python,
     run_table,
     token_owners,
     untracked_characters,
@@ -30,6 +33,7 @@ from tokscore.rendering.templates import (
     has_generation_tags,
     prepare_messages,
     render_template,
+    uses_date,
 )
 from tokscore.rendering.tokenizer import ChatTokenizer, Encoding
 from tokscore.rendering.tool_arguments import encoded_twice
@@ -83,6 +87,7 @@ class Renderer:
         add_generation_prompt: bool = False,
         verify: Verify = Verify.SAMPLE,
         limits: TemplateLimits = DEFAULT_LIMITS,
+        now: dt.datetime | None = None,
     ) -> None:
         """Prepare rendering.
 
@@ -92,6 +97,7 @@ class Renderer:
             add_generation_prompt: End every conversation with the opener of the next answer.
             verify: How much to compare with transformers.
             limits: What the template may take for one conversation.
+            now: What templates that print the date take it to be; the time of this call by default.
 
         Raises:
             InputError: The template does not parse, or there is none.
@@ -102,9 +108,16 @@ class Renderer:
         self._verify = verify
         self._limits = limits
         self._is_special = tokenizer.flags(tokenizer.special_ids)
+        self._now = now or dt.datetime.now()
         self._rules: dict[str, SampledRule] = {}
         for has_tools in (False, True):
             check_template(tokenizer.chat_template(has_tools=has_tools))
+
+    def with_generation_prompt(self, wanted: bool) -> Renderer:
+        """The same renderer, ending conversations with the opener of the next answer or not."""
+        other = copy(self)
+        other._add_generation_prompt = wanted
+        return other
 
     def render(self, conversation: Conversation, *, number: int = 0) -> RenderedTokens:
         """Tokens of one conversation with the owner of each.
@@ -138,6 +151,7 @@ class Renderer:
                 add_generation_prompt=self._add_generation_prompt,
                 variables=variables,
                 limits=self._limits,
+                now=self._now,
             )
             if not rendered.text.isascii():
                 rendered.text.encode()  # tokenizers do not say where a surrogate is
@@ -191,6 +205,7 @@ class Renderer:
                 (MessageFlag.CONTROL_TOKENS, controlled),
                 (MessageFlag.UNTRACKED, untracked),
                 (MessageFlag.ENCODED_TWICE, encoded_twice(messages, rendered.text, rendered.runs)),
+                (MessageFlag.PRINTED_AS_PYTHON, printed_as_python(rendered.runs)),
                 (MessageFlag.DROPPED, {i for i, n in enumerate(dropped) if n}),
             )
             if messages_with
@@ -212,6 +227,9 @@ class Renderer:
             sources=runs.sources,
             messages=tuple(facts),
             n_untracked_characters=untracked.get(NO_MESSAGE, 0),
+            text=rendered.text,
+            char_starts=encoding.starts,
+            char_stops=encoding.stops,
         )
 
     def _rule(self, variables: Mapping[str, Any]) -> SampledRule:
@@ -230,15 +248,16 @@ class Renderer:
 
         def theirs(*, tokenize: bool) -> Any:  # Any: text or ids
             try:
-                return hf.apply_chat_template(
-                    list(printed.conversation.messages),
-                    tools=printed.conversation.tools,
-                    chat_template=printed.template,
-                    add_generation_prompt=self._add_generation_prompt,
-                    tokenize=tokenize,
-                    return_dict=False,
-                    **printed.kwargs,
-                )
+                with _clock(self._now) if uses_date(printed.template) else nullcontext():
+                    return hf.apply_chat_template(
+                        list(printed.conversation.messages),
+                        tools=printed.conversation.tools,
+                        chat_template=printed.template,
+                        add_generation_prompt=self._add_generation_prompt,
+                        tokenize=tokenize,
+                        return_dict=False,
+                        **printed.kwargs,
+                    )
             except (jinja2.TemplateError, *TEMPLATE_FAILURES) as error:
                 raise ConversationError(
                     f"renders here, but transformers refuses it: {type(error).__name__}: {error}"
@@ -288,3 +307,24 @@ def _clear_errors() -> Iterator[None]:
         raise ConversationError(
             f"holds {bad!r}, half of a character pair, which is no text; expected valid Unicode."
         ) from error
+
+
+@contextmanager
+def _clock(now: dt.datetime) -> Iterator[None]:
+    """Let transformers' templates take `now` for the time."""
+    from transformers.utils import chat_template_utils
+
+    class Fixed(dt.datetime):
+        @classmethod
+        def now(cls, tz: dt.tzinfo | None = None) -> Fixed:  # noqa: ARG003
+            return cls.combine(now.date(), now.time())
+
+    clock = getattr(chat_template_utils, "datetime", None)
+    if clock is None:
+        yield
+        return
+    chat_template_utils.datetime = Fixed
+    try:
+        yield
+    finally:
+        chat_template_utils.datetime = clock

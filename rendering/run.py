@@ -8,8 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from tokscore.rendering.dataset import prepare_output
-from tokscore.rendering.errors import InputError
+from tokscore.rendering.dataset import Dataset, prepare_output
 from tokscore.rendering.manifest import Manifest, Part
 from tokscore.rendering.source import TokenSource
 from tokscore.rendering.tables import DatasetKind
@@ -88,11 +87,7 @@ def render(
                 total.first_failure or result.first_failure,
             )
             progress(total.n_conversations + total.n_failed, total.n_tokens)
-    if total.first_failure is not None and not total.n_conversations and not done:
-        raise InputError(
-            f"none of the {total.n_failed} conversations could be rendered. "
-            f"The first: {total.first_failure.error()}"
-        )
+    Dataset(out).check_some_succeeded("rendered")
     return RenderSummary(
         total.n_conversations, total.n_tokens, total.n_failed, len(done), len(manifest.parts)
     )

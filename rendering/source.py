@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 from tokscore.rendering.batches import render_many
 from tokscore.rendering.conversations import Conversation, parse_conversation
 from tokscore.rendering.dataset import VOCABULARY_NAME, Dataset
-from tokscore.rendering.errors import ConversationError, UsageError
+from tokscore.rendering.errors import ConversationError, InputError, UsageError
 from tokscore.rendering.limits import DEFAULT_LIMITS, TemplateLimits
 from tokscore.rendering.manifest import MANIFEST_NAME, InputFile, Part, Setting, TokenizerIdentity
 from tokscore.rendering.plan import Line, Plan, plan_files, read_lines
@@ -27,6 +28,7 @@ from tokscore.rendering.rendered import (
     RenderedTokens,
 )
 from tokscore.rendering.tables import DatasetKind
+from tokscore.rendering.templates import uses_date
 from tokscore.rendering.tokenizer import ChatTokenizer
 from tokscore.rendering.truncation import LengthLimit
 from tokscore.rendering.vocabulary import vocabulary_table
@@ -154,22 +156,27 @@ class ConversationSource:
 class DatasetSource:
     """A token dataset that an earlier run wrote."""
 
-    def __init__(self, root: Path) -> None:
-        """Open it.
+    def __init__(self, root: Path, *, model: str, revision: str | None = None) -> None:
+        """Open it, and check that its ids mean the same to `model`.
+
+        Args:
+            root: The dataset.
+            model: Model directory or hub id that will score it.
+            revision: Of the model, on the hub.
 
         Raises:
-            InputError: No finished token dataset is there.
+            InputError: No finished token dataset is there, or the model's tokenizer has another vocabulary.
         """
         self._dataset = Dataset(root, kind=DatasetKind.TOKENS)
         manifest = self._dataset.manifest
+        self._check_vocabulary(model, revision)
         self.inputs: Sequence[InputFile] = [InputFile(root.resolve().name, 0, manifest.plan_hash)]
         self.parts: Sequence[Part] = [
             Part(part.index, 0, i, i + 1, 1) for i, part in enumerate(manifest.parts)
         ]
         self.tokenizer = manifest.tokenizer
         self.settings: dict[str, Setting] = manifest.settings
-        rows = sum(pq.read_metadata(path).num_rows for path in self._dataset.files("conversations"))
-        self.n_conversations = rows + sum(1 for _ in self._dataset.failures())
+        self.n_conversations = self._dataset.n_conversations() + sum(1 for _ in self._dataset.failures())
 
     def read(self, part: Part) -> Iterator[RenderedConversation | FailedConversation]:
         """The conversations of one part, then what failed when it was rendered."""
@@ -177,13 +184,30 @@ class DatasetSource:
         for failure in self._dataset.failures(part.index):
             yield failure._replace(is_known=True)
 
+    def _check_vocabulary(self, model: str, revision: str | None) -> None:
+        tokenizer = ChatTokenizer(model, revision=revision)
+        if tokenizer.sha256() == self._dataset.manifest.tokenizer.sha256:
+            return
+        texts = [
+            dict(zip(table["token_id"].to_pylist(), table["text"].to_pylist(), strict=True))
+            for table in (self.vocabulary(), vocabulary_table(tokenizer))
+        ]
+        for token_id, text in texts[0].items():
+            if texts[1].get(token_id, text) != text:
+                raise InputError(
+                    f"{self._dataset.root} was rendered with the tokenizer of "
+                    f"{self._dataset.manifest.tokenizer.name}, and {tokenizer.name} has another: "
+                    f"id {token_id} is {text!r} there and {texts[1][token_id]!r} here.\n"
+                    f"Give the conversations instead, and they are rendered with {tokenizer.name}."
+                )
+
     def vocabulary(self) -> pa.Table:
         """The dataset's."""
         return pq.read_table(self._dataset.root / VOCABULARY_NAME)
 
 
 def open_source(
-    inputs: Sequence[str],
+    inputs: Sequence[str] | str,
     model: str,
     *,
     template: Path | None = None,
@@ -195,6 +219,7 @@ def open_source(
     template_limits: TemplateLimits = DEFAULT_LIMITS,
     revision: str | None = None,
     part_bytes: int | None = None,
+    template_time: str | None = None,
 ) -> ConversationSource | DatasetSource:
     """The source for what a user named: conversation files, or one token dataset.
 
@@ -210,11 +235,13 @@ def open_source(
         template_limits: What the template may take for one conversation.
         revision: Of the model, on the hub.
         part_bytes: Input bytes a part.
+        template_time: ISO date and time that templates which print the date take for now.
 
     Raises:
         UsageError: The inputs do not go together.
         InputError: An input or the tokenizer cannot be used.
     """
+    inputs = [inputs] if isinstance(inputs, str) else inputs
     datasets = [name for name in inputs if (Path(name) / MANIFEST_NAME).is_file()]
     if datasets:
         if len(inputs) > 1:
@@ -227,19 +254,21 @@ def open_source(
                 "--add-generation-prompt and --max-tokens have no effect on it.\n"
                 "Leave them out, or give the conversations instead."
             )
-        return DatasetSource(Path(datasets[0]))
+        return DatasetSource(Path(datasets[0]), model=model, revision=revision)
     from tokscore.rendering.renderer import Renderer, Verify
 
     chosen = Verify.SAMPLE if verify is None else verify
     plan = plan_files(inputs) if part_bytes is None else plan_files(inputs, part_bytes=part_bytes)
     source_template = None if template is None else _read_template(template)
     tokenizer = ChatTokenizer(model, revision=revision, template=source_template)
+    now = _parse_time(template_time)
     renderer = Renderer(
         tokenizer,
         template_kwargs=template_kwargs,
         add_generation_prompt=add_generation_prompt,
         verify=chosen,
         limits=template_limits,
+        now=now,
     )
     import transformers
 
@@ -252,11 +281,22 @@ def open_source(
         "verify": chosen.value,
         "transformers": transformers.__version__,
     }
+    if any(uses_date(tokenizer.chat_template(has_tools=has_tools)) for has_tools in (False, True)):
+        settings["template_time"] = now.isoformat()
     return ConversationSource(plan, renderer, settings, tools=tools, length_limit=length_limit)
 
 
 def _sorted_json(value: object) -> bytes:
     return msgspec.json.encode(value, order="deterministic")
+
+
+def _parse_time(text: str | None) -> dt.datetime:
+    if text is None:
+        return dt.datetime.now().replace(microsecond=0)
+    try:
+        return dt.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"the template time is {text!r}; expected a date such as 2026-01-31.") from error
 
 
 def _read_template(path: Path) -> str:

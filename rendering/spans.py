@@ -6,10 +6,47 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tokscore.rendering.rendered import NO_MESSAGE, RenderedTokens
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from tokscore.rendering.rendered import RenderedTokens
+
+
+class Span(NamedTuple):
+    """A half-open stretch of tokens, characters or bytes."""
+
+    start: int
+    stop: int
+
+
+class OwnedSpan(NamedTuple):
+    """A half-open run of tokens of one owner.
+
+    Attributes:
+        start: First token.
+        stop: One past the last.
+        message_index: Its message, -1 for tokens of none.
+        role: Role of that message, None at -1.
+    """
+
+    start: int
+    stop: int
+    message_index: int
+    role: str | None
+
+
+class RoleStart(NamedTuple):
+    """Where a message begins.
+
+    Attributes:
+        token: Its first token.
+        message_index: The message.
+        role: Its role.
+    """
+
+    token: int
+    message_index: int
+    role: str
 
 
 def run_starts(*columns: NDArray[np.generic]) -> NDArray[np.int64]:
@@ -29,6 +66,13 @@ def run_starts(*columns: NDArray[np.generic]) -> NDArray[np.int64]:
     for column in columns:
         changed[1:] |= column[1:] != column[:-1]
     return np.flatnonzero(changed)
+
+
+def run_spans(*columns: NDArray[np.generic]) -> NDArray[np.int64]:
+    """Half-open runs in which no column changes, shape [runs, 2]; they tile the positions."""
+    starts = run_starts(*columns)
+    stops = np.append(starts[1:], len(columns[0])) if len(starts) else starts
+    return np.stack([starts, stops], axis=1)
 
 
 class MessageCounts(NamedTuple):
@@ -52,7 +96,7 @@ class MessageCounts(NamedTuple):
 def message_counts(tokens: RenderedTokens) -> MessageCounts:
     """Outer span and counts of every message."""
     n_messages = len(tokens.messages)
-    owned = tokens.message_indices != NO_MESSAGE
+    owned = tokens.message_indices >= 0
     owner = tokens.message_indices[owned]
     positions = np.flatnonzero(owned)
 

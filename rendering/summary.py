@@ -9,6 +9,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from tokscore.rendering.dataset import Dataset
+from tokscore.rendering.rendered import NO_MESSAGE
 
 NO_MESSAGE_LABEL = "(no message)"
 
@@ -82,10 +83,20 @@ def role_counts(dataset: Dataset) -> list[RoleCounts]:
         )
         .collect()
     )
-    conversations = pl.scan_parquet(dataset.files("conversations"))
-    template = conversations.select(pl.col("n_template").sum()).collect().item()
+    length = (pl.col("stop") - pl.col("start")).cast(pl.Int64)
+    template = (
+        pl.scan_parquet(dataset.files("spans"))
+        .filter(pl.col("message_index") == NO_MESSAGE)
+        .select(
+            n_tokens=length.sum(),
+            n_sampled=length.filter(pl.col("is_sampled")).sum(),
+            n_content=length.filter(pl.col("is_content")).sum(),
+        )
+        .collect()
+    )
     counts = [RoleCounts(**row) for row in messages.iter_rows(named=True)]
-    return [*counts, RoleCounts(NO_MESSAGE_LABEL, 0, template, None, None, 0, 0, 0, 0)]
+    n_tokens, n_sampled, n_content = template.row(0)
+    return [*counts, RoleCounts(NO_MESSAGE_LABEL, 0, n_tokens, None, None, n_sampled, 0, n_content, 0)]
 
 
 def message_counts_of(dataset: Dataset) -> Iterator[MessageCounts]:

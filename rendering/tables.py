@@ -30,7 +30,7 @@ TOKENS = pa.schema(
         _field("token_id", pa.int32()),
         _field("message_index", pa.int32()),  # -1: the token belongs to no message
         _field("role", pa.string(), nullable=True),  # role of that message; null at -1
-        _field("source", pa.string()),  # root of the field path the text came from, or "template"
+        _field("source", pa.string()),  # root of the field path, "template", or "recorded"
         _field("is_content", pa.bool_()),  # some character came from a message body
         _field("is_sampled", pa.bool_(), nullable=True),  # a model generated it; null: cannot be told
         _field("position_in_message", pa.int32()),  # index among the tokens of its message (or of -1)
@@ -97,7 +97,7 @@ CONVERSATIONS = pa.schema(
         _field("n_tokens", pa.int32()),
         _field("n_sampled", pa.int32(), nullable=True),  # null: unknown for some message
         _field("n_content", pa.int32()),
-        _field("n_template", pa.int32()),  # tokens of no message
+        _field("n_no_message", pa.int32()),  # tokens of no message
         _field("part", pa.int32()),
         _field("first_row", pa.int64()),  # row of its first token in that part
         _field("status", pa.string()),  # "ok", or what was done to it

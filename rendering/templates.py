@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jinja2
@@ -14,7 +16,7 @@ from tokscore.rendering.environment import TrackingEnvironment
 from tokscore.rendering.errors import ConversationError, InputError
 from tokscore.rendering.limits import DEFAULT_LIMITS, TemplateLimitError, TemplateLimits, limited
 from tokscore.rendering.origins import Runs, merge_runs
-from tokscore.rendering.provenance import plain, track
+from tokscore.rendering.provenance import literal, plain, track
 from tokscore.rendering.tracked_values import wrap
 
 _USUAL_ROLES = ("system", "user", "assistant", "tool")
@@ -28,7 +30,13 @@ TEMPLATE_FAILURES = (
     MemoryError,
     AssertionError,
 )
-_GENERATION_TAG = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_TEMPLATE_HINT = (
+    "Not every template takes tools, null content or all roles: choose another with --template, "
+    "or drop such conversations with --on-error skip."
+)
+_OWN_TYPES = re.compile(
+    r"(?:tokscore\.rendering\.(?:provenance|tracked_values)\.)?Tracked(Str|Dict|List|Int|Float|Bool)\b"
+)
 
 
 class RenderedText(NamedTuple):
@@ -51,12 +59,6 @@ def _compiled(template: str) -> jinja2.Template:
     return _ENVIRONMENT.from_string(template)
 
 
-@lru_cache(maxsize=64)
-def has_generation_tags(template: str) -> bool:
-    """Whether a template says itself what a model generates."""
-    return _GENERATION_TAG.search(template) is not None
-
-
 def check_template(template: str) -> None:
     """Compile a template.
 
@@ -74,6 +76,26 @@ def check_template(template: str) -> None:
         raise InputError(f"the chat template is refused: one of its constants {error.reason}") from error
     except (RecursionError, SyntaxError, MemoryError) as error:
         raise InputError("the chat template is nested too deeply to compile.") from error
+
+
+@lru_cache(maxsize=64)
+def has_generation_tags(template: str) -> bool:
+    """Whether a template marks what a model generated; comments and raw text do not count."""
+    tokens = [token for token in _ENVIRONMENT.lex(template) if token[1] != "whitespace"]
+    return any(
+        before[1] == "block_begin" and token[1:] == ("name", "generation")
+        for before, token in pairwise(tokens)
+    )
+
+
+def uses_date(template: str) -> bool:
+    """Whether a template can print today's date."""
+    return "strftime_now" in template
+
+
+def _plain_names(text: str) -> str:
+    """An error's text with the names of Python's own types for ours."""
+    return _OWN_TYPES.sub(lambda match: match[1].lower(), text)
 
 
 def prepare_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:  # Any: JSON values
@@ -107,6 +129,7 @@ def render_template(
     add_generation_prompt: bool = False,
     variables: Mapping[str, Any] | None = None,
     limits: TemplateLimits = DEFAULT_LIMITS,
+    now: dt.datetime | None = None,
 ) -> RenderedText:
     """Text of a conversation with the origin of every character.
 
@@ -118,6 +141,7 @@ def render_template(
         add_generation_prompt: Ask for the opener of the next assistant message.
         variables: Special tokens and template kwargs.
         limits: What the template may take.
+        now: What templates that print the date take it to be; the clock's time by default.
 
     Raises:
         ConversationError: The template refuses the conversation, or goes beyond the limits.
@@ -133,17 +157,23 @@ def render_template(
             }
             for name, value in (variables or {}).items():
                 context[name] = wrap(value, ("template", name))
+            if now is not None:
+                context["strftime_now"] = lambda pattern: literal(now.strftime(plain(pattern)))
             budget.begin()
             text = track(_compiled(template).render(context))
     except jinja2.exceptions.SecurityError as error:
         raise ConversationError(f"the chat template does something unsafe: {error.message}") from error
     except jinja2.exceptions.TemplateError as error:
-        reason = f"the chat template refuses the conversation: {error.message}"
-        raise ConversationError(reason + _unusual_role(messages)) from error
-    except TEMPLATE_FAILURES as error:
+        reason = _plain_names(error.message or "") + _unusual_role(messages)
         raise ConversationError(
-            f"the chat template fails on the conversation: {type(error).__name__}: {error}"
-            + _unusual_role(messages)
+            f"the chat template refuses the conversation: {reason}", hint=_TEMPLATE_HINT
+        ) from error
+    except (RecursionError, TemplateLimitError):
+        raise
+    except Exception as error:  # A template can fail in any way.
+        reason = f"{type(error).__name__}: {_plain_names(str(error))}{_unusual_role(messages)}"
+        raise ConversationError(
+            f"the chat template fails on the conversation: {reason}", hint=_TEMPLATE_HINT
         ) from error
     return RenderedText(plain(text), merge_runs(text._runs))
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
+from functools import lru_cache
 from inspect import signature
 from itertools import chain, islice
 from pathlib import Path
@@ -27,6 +28,11 @@ from tokscore.rendering.token_bytes import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_HUB_TIMEOUT_S = 10.0
+_NOT_FOUND = (
+    "{model} is no directory here and was not found on the hub or in its cache; "
+    "expected a model directory or a hub id such as org/name."
+)
 _PROBE = "Hello, world: 3 plus 4 makes 7."
 _UNICODE_PROBE = _PROBE + " é 你好 🎉"
 _PIECE_CHARACTERS = 8192
@@ -230,18 +236,22 @@ class ChatTokenizer:
         """Special tokens by the names that templates use."""
         return dict(self.hf.special_tokens_map)
 
-    def identity(self) -> TokenizerIdentity:
-        """What it is, by content."""
+    def sha256(self) -> str:
+        """Hash of its content: equal hashes, equal ids."""
         if self._backend is not None:
             digest = hashlib.sha256(self._backend.to_str().encode())
         else:
             digest = hashlib.sha256(json.dumps([type(self.hf).__name__, self.entries()]).encode())
         digest.update(json.dumps(self.variables, sort_keys=True, default=str).encode())
+        return digest.hexdigest()
+
+    def identity(self) -> TokenizerIdentity:
+        """What it is, by content."""
         templates = [self.chat_template(has_tools=has_tools) for has_tools in (False, True)]
         return TokenizerIdentity(
             name=self.name,
             revision=self._revision,
-            sha256=digest.hexdigest(),
+            sha256=self.sha256(),
             template_sha256=hashlib.sha256("\0".join(dict.fromkeys(templates)).encode()).hexdigest(),
             vocab_size=len(self.hf),
         )
@@ -285,16 +295,37 @@ def _load(model: str, revision: str | None) -> Any:  # Any: transformers has no 
     from transformers.utils import logging
 
     logging.set_verbosity_error()
+    cached_only = _is_cached_only(model, revision)
     try:
-        return AutoTokenizer.from_pretrained(model, revision=revision or "main")
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        kind = (
-            "holds no tokenizer"
-            if Path(model).is_dir()
-            else "is no directory here and was not found on the hub"
-        )
-        raise InputError(f"{model} {kind}: {reason}") from error
+        return AutoTokenizer.from_pretrained(model, revision=revision or "main", local_files_only=cached_only)
+    except Exception as error:  # It raises its own, huggingface_hub's and built-in errors.
+        if cached_only:
+            raise InputError(_NOT_FOUND.format(model=model)) from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"{model} holds no tokenizer that can be loaded: {reason}") from error
+
+
+@lru_cache
+def _is_cached_only(model: str, revision: str | None) -> bool:
+    """Whether a hub id has to be read from the local cache, because the hub cannot be asked.
+
+    Raises:
+        InputError: The hub answered that there is no such model.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    if Path(model).is_dir():
+        return False
+    try:
+        HfApi().model_info(model, revision=revision, timeout=_HUB_TIMEOUT_S)
+    except (HfHubHTTPError, HFValidationError) as error:
+        if getattr(getattr(error, "response", None), "status_code", 404) >= 500:
+            return True
+        raise InputError(_NOT_FOUND.format(model=model)) from error
+    except Exception:  # noqa: BLE001  without a network, many kinds
+        return True
+    return False
 
 
 def _eos_ids(model: str, revision: str | None, tokenizer: Any) -> frozenset[int]:
@@ -307,11 +338,22 @@ def _eos_ids(model: str, revision: str | None, tokenizer: Any) -> frozenset[int]
             model,
             "generation_config.json",
             revision=revision or "main",
+            local_files_only=_is_cached_only(model, revision),
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
         )
         path = Path(found) if found else path
     if path.is_file():
-        declared = json.loads(path.read_text("utf-8")).get("eos_token_id")
-        ids |= set(declared) if isinstance(declared, list) else {declared}
+        ids |= _declared_eos(path)
     return frozenset(int(i) for i in ids if i is not None)
+
+
+def _declared_eos(path: Path) -> set[int | None]:
+    try:
+        declared = json.loads(path.read_text("utf-8")).get("eos_token_id")
+    except (ValueError, AttributeError) as error:
+        raise InputError(f"{path} is no JSON object: {error}.") from error
+    ids = declared if isinstance(declared, list) else [declared]
+    if not all(i is None or isinstance(i, int) for i in ids):
+        raise InputError(f"{path}: eos_token_id is {declared!r}; expected an id or a list of ids.")
+    return set(ids)

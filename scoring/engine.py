@@ -146,11 +146,11 @@ def check_scores(scores: SequenceScores, n_tokens: int, top_k: int, conversation
         if n_nan:
             raise ConversationError(
                 f"conversation {conversation_id} has {n_nan} NaN among its {values.size} {name}.",
-                hint="Try --dtype float32, or another engine.",
+                hint="Look at the weights, or try --dtype float32 or another engine.",
             )
         if values.size and float(values.max()) > POSITIVE_LOGPROB_TOLERANCE:
             raise ConversationError(
-                f"conversation {conversation_id} has a value of {float(values.max()):.6g} in {name}; "
+                f"conversation {conversation_id} has {float(values.max()):.6g} among its {name}; "
                 "expected at most 0."
             )
     if scores.entropy is not None and bool(np.isnan(scores.entropy).any()):

@@ -113,7 +113,7 @@ def _describe(path: Path, name: str, revision: str | None) -> ModelFiles:
 
     try:
         config = AutoConfig.from_pretrained(path).get_text_config()
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # It raises its own, huggingface_hub's and built-in errors.
         reason = str(error).strip().partition("\n")[0]
         raise InputError(f"{name}: config.json cannot be used: {reason}") from error
     vocab_size = getattr(config, "vocab_size", None)

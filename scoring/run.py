@@ -10,8 +10,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from tokscore.rendering.dataset import prepare_output
-from tokscore.rendering.errors import ConversationError, EngineError, InputError
+from tokscore.rendering.dataset import Dataset, prepare_output
+from tokscore.rendering.errors import ConversationError, EngineError
 from tokscore.rendering.manifest import Manifest, Setting
 from tokscore.rendering.parts import PartWriter
 from tokscore.rendering.rendered import FailedConversation, RenderedConversation
@@ -98,9 +98,7 @@ def score(
                 writer.finish()
     finally:
         run.close()
-    if run.first_failure is not None and not run.n_conversations and not done:
-        first = run.first_failure.error()
-        raise InputError(f"none of the {run.n_failed} conversations could be scored. The first: {first}")
+    Dataset(out).check_some_succeeded("scored")
     elapsed_s = perf_counter() - started
     engine_s = run.engine_clock.elapsed_s - run.reading_clock.elapsed_s - run.load_s
     return ScoreSummary(
@@ -165,7 +163,6 @@ class _Run:
         self._longest = 0
         self.n_planned_tokens = self.n_engine_tokens = 0
         self.n_conversations = self.n_tokens = self.n_failed = 0
-        self.first_failure: FailedConversation | None = None
         self.reading_clock, self.engine_clock = _Clock(), _Clock()
         self.load_s = 0.0
 
@@ -235,7 +232,6 @@ class _Run:
                     raise item.error() from error
         if isinstance(item, FailedConversation):
             writer.fail(item)
-            self.first_failure = self.first_failure or item
             self.n_failed += 1
             return
         writer.add(item, score_columns(scores, len(item.tokens)))

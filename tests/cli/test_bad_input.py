@@ -116,7 +116,11 @@ class TestRecords:
         assert tokscore(command, path, "-m", tiny_model, "-o", tmp_path / "out").returncode == 0
         write_jsonl(GOOD, GOOD)
         finished = tokscore(command, path, "-m", tiny_model, "-o", tmp_path / "out")
-        refused(finished, 2, "holds another run: the content or order of the input (convs.jsonl) changed")
+        refused(
+            finished,
+            2,
+            "holds another run: it was made from other input than convs.jsonl, or that changed since",
+        )
 
     def test_on_error_skip_keeps_the_rest(
         self, tokscore: Run, tiny_model: Path, write_jsonl: Write, tmp_path: Path, command: str
@@ -124,7 +128,7 @@ class TestRecords:
         path = write_jsonl(GOOD, '{"messages": [', GOOD, {"messages": []}, {"messages": [{"role": None}]})
         finished = tokscore(command, path, "-m", tiny_model, "-o", tmp_path / "out", "--on-error", "skip")
         assert finished.returncode == 0, finished.stderr
-        assert "3 conversations failed" in finished.stderr
+        assert "3 conversations failed, listed in" in finished.stderr
         kept = pl.read_parquet(tmp_path / "out/conversations/*.parquet")["source_line"].to_list()
         assert kept == [1, 3]
         errors = [
@@ -213,3 +217,102 @@ def test_options_that_do_not_fit_a_token_dataset(
         2,
         "is a dataset already",
     )
+
+
+def test_a_token_dataset_of_another_tokenizer(
+    tokscore: Run, tiny_model: Path, write_jsonl: Write, tmp_path: Path
+) -> None:
+    other = tmp_path / "other-model"
+    other.mkdir()
+    for file in tiny_model.iterdir():
+        (other / file.name).write_bytes(file.read_bytes())
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["A"], vocabulary["B"] = vocabulary["B"], vocabulary["A"]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert tokscore("render", write_jsonl(GOOD), "-m", other, "-o", tmp_path / "tokens").returncode == 0
+    finished = tokscore("logprobs", tmp_path / "tokens", "-m", tiny_model, "-o", tmp_path / "scores")
+    refused(
+        finished, 3, "was rendered with the tokenizer of other-model, and tiny has another: id", "'A'", "'B'"
+    )
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "tokenize", "add_generation_prompt", "self"])
+def test_template_kwargs_that_are_no_variables(
+    tokscore: Run, tiny_model: Path, write_jsonl: Write, tmp_path: Path, name: str
+) -> None:
+    path = write_jsonl(GOOD, {**GOOD, "chat_template_kwargs": {name: 1}})
+    arguments = ("render", path, "-m", tiny_model, "-o", tmp_path / "out")
+    refused(
+        tokscore(*arguments, "--template-kwargs", json.dumps({name: 1})), 2, f"--template-kwargs holds {name}"
+    )
+    refused(tokscore(*arguments), 3, f"convs.jsonl:2: $.chat_template_kwargs.{name} is not for templates")
+
+
+def test_a_run_in_which_all_failed_fails_again(
+    tokscore: Run, tiny_model: Path, write_jsonl: Write, tmp_path: Path
+) -> None:
+    arguments = ("render", write_jsonl({}), "-m", tiny_model, "-o", tmp_path / "out")
+    for _ in range(2):
+        refused(
+            tokscore(*arguments, "--on-error", "skip"), 3, "none of the 1 conversations could be rendered"
+        )
+
+
+def test_a_failed_attempt_leaves_the_directory_free(
+    tokscore: Run, tiny_model: Path, write_jsonl: Write, tmp_path: Path
+) -> None:
+    assert tokscore("render", write_jsonl({}), "-m", tiny_model, "-o", tmp_path / "out").returncode == 3
+    assert tokscore("render", write_jsonl(GOOD), "-m", tiny_model, "-o", tmp_path / "out").returncode == 0
+
+
+@pytest.mark.parametrize("table", ["messages", "conversations", "spans"])
+def test_a_dataset_whose_small_tables_are_damaged(tokscore: Run, scores: Path, table: str) -> None:
+    part = scores / table / "part-00000.parquet"
+    part.write_bytes(part.read_bytes()[:-20])
+    refused(tokscore("diff", scores, scores), 3, f"{table}/part-00000.parquet is no whole Parquet file")
+    part.unlink()
+    refused(tokscore("stats", scores), 3, f"{table}/part-00000.parquet is missing")
+
+
+def test_a_changed_byte_is_noticed(tokscore: Run, tiny_model: Path, scores: Path) -> None:
+    import pyarrow.parquet as pq
+
+    part = scores / "scores" / "part-00000.parquet"
+    column = pq.read_metadata(part).row_group(0).column(10)
+    assert column.path_in_schema == "logprob"
+    damaged = bytearray(part.read_bytes())
+    damaged[column.data_page_offset + column.total_compressed_size - 3] ^= 1
+    part.write_bytes(bytes(damaged))
+    finished = tokscore("diff", scores, scores)
+    assert finished.returncode != 0
+    assert "Traceback" not in finished.stderr
+
+
+def test_an_output_that_cannot_be_written(
+    tokscore: Run, tiny_model: Path, write_jsonl: Write, tmp_path: Path
+) -> None:
+    path = write_jsonl(GOOD)
+    refused(tokscore("render", path, "-m", tiny_model, "-o", path / "x"), 1, "Not a directory")
+    refused(tokscore("render", path, "-m", tiny_model, "-o", path), 2, "is a file; expected a directory")
+
+
+def test_one_json_array_instead_of_lines(
+    tokscore: Run, tiny_model: Path, write_jsonl: Write, tmp_path: Path
+) -> None:
+    for text in ("[", json.dumps([GOOD])):
+        finished = tokscore("render", write_jsonl(text), "-m", tiny_model, "-o", tmp_path / "out")
+        refused(finished, 3, "must be made JSON Lines first")
+
+
+def test_a_broken_generation_config(
+    tokscore: Run, tiny_model: Path, write_jsonl: Write, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for file in tiny_model.iterdir():
+        (broken / file.name).write_bytes(file.read_bytes())
+    for text in ("{", "[]", '{"eos_token_id": "x"}'):
+        (broken / "generation_config.json").write_text(text)
+        finished = tokscore("render", write_jsonl(GOOD), "-m", broken, "-o", tmp_path / "out")
+        refused(finished, 3, "generation_config.json")

@@ -158,7 +158,7 @@ def test_a_second_run_does_nothing_and_prints_the_same(tokscore: Run, chain: Cha
     before = part.stat().st_mtime_ns
     again = tokscore("logprobs", chain.tokens, "-m", tiny_model, "-o", chain.teacher, "--top-k", "5")
     assert again.returncode == 0
-    assert "1 of 1 parts were done already." in again.stderr
+    assert "was complete already, there was nothing to do." in again.stderr
     assert part.stat().st_mtime_ns == before
     assert "assistant" in again.stdout
 
@@ -168,4 +168,4 @@ def test_other_settings_in_the_same_directory_are_refused(
 ) -> None:
     refused = tokscore("logprobs", chain.tokens, "-m", tiny_model, "-o", chain.teacher, "--top-k", "6")
     assert refused.returncode == 2
-    assert "holds another run: settings.top_k is 5 there and 6 here" in refused.stderr
+    assert "holds another run: top-k is 5 there and 6 here" in refused.stderr

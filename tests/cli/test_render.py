@@ -63,7 +63,7 @@ def test_spans_tile_every_conversation_and_counts_add_up(rendered: Path) -> None
         assert mine["start"].to_list() == [0, *mine["stop"].to_list()[:-1]]
         assert mine["stop"][-1] == row["n_tokens"]
         counted = messages.filter(pl.col("conversation_id") == row["conversation_id"])
-        assert counted["n_tokens"].sum() + row["n_template"] == row["n_tokens"]
+        assert counted["n_tokens"].sum() + row["n_no_message"] == row["n_tokens"]
         assert counted["n_sampled"].sum() == row["n_sampled"]
         assert counted["n_content"].sum() == row["n_content"]
         positions = tokens.filter(pl.col("conversation_id") == row["conversation_id"])["position"]
@@ -103,7 +103,7 @@ def test_the_summary_counts_tokens_by_role_and_message(
     tokscore: Run, rendered: Path, tiny_model: Path, tmp_path: Path
 ) -> None:
     again = tokscore("render", tmp_path / "convs.jsonl", "-m", tiny_model, "-o", rendered, "--format", "json")
-    assert "1 of 1 parts were done already." in again.stderr
+    assert "was complete already, there was nothing to do." in again.stderr
     summary = json.loads(again.stdout)
     tokens = pl.read_parquet(rendered / "tokens/*.parquet")
     assert {row["role"]: row["n_tokens"] for row in summary["by_role"]} == {
@@ -144,4 +144,4 @@ def test_repeated_ids_are_renamed_with_a_warning(
     finished = tokscore(
         "render", write_jsonl(conversation, conversation), "-m", tiny_model, "-o", tmp_path / "out"
     )
-    assert "warning: 1 conversations had an id that was taken: greeting is now greeting#2." in finished.stderr
+    assert "warning: 1 conversation had an id that was taken: greeting is now greeting#2." in finished.stderr

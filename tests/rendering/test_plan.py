@@ -78,3 +78,23 @@ def test_lines_of_an_archive_are_numbered_and_divided(tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"id": "a"}\n{}\n') + gzip.compress(b'{"id": "b"}\n'))
     assert ids(str(path), part_bytes=1) == ["a", "c.jsonl.gz:2", "b"]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_record(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"id": "x"}\n')
+    plan = plan_files([str(path)])
+    [line] = read_lines(plan, plan.parts[0])
+    assert (line.conversation_id, line.content) == ("x", b'{"id": "x"}\n')
+
+
+def test_an_empty_id_is_none(tmp_path: Path) -> None:
+    assert ids(write(tmp_path / "c.jsonl", '{"id": ""}')) == ["c.jsonl:1"]
+
+
+def test_a_file_that_becomes_shorter_ends_the_run(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.jsonl", "{}", "{}")
+    plan = plan_files([path])
+    Path(path).write_text("{}\n")
+    with pytest.raises(InputError, match="became shorter while it was read"):
+        list(read_lines(plan, plan.parts[0]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Sequence
 from functools import lru_cache
@@ -154,3 +155,28 @@ def test_a_difference_from_transformers_is_an_error(
     with pytest.raises(ConversationError, match="renders otherwise than in transformers from character"):
         Renderer(tokenizer).render(Conversation([user("q"), assistant("a")]))
     Renderer(tokenizer, verify=Verify.OFF).render(Conversation([user("q"), assistant("a")]))
+
+
+def test_the_date_of_a_template_is_that_of_the_run(assets: Path) -> None:
+    rendering = renderer(assets, "llama3_1", "llama3_2.jinja", now=dt.datetime(2024, 7, 1, 12, 0))
+    tokens = rendering.render(Conversation([user("Hi"), assistant("Yo")]))
+    assert "Today Date: 01 Jul 2024" in rendering.tokenizer.hf.decode(tokens.token_ids)
+
+
+def test_a_list_printed_as_python_is_flagged_and_not_dropped(tiny_model: Path) -> None:
+    template = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+    rendering = Renderer(ChatTokenizer(str(tiny_model), template=template))
+    tokens = rendering.render(Conversation([user([{"type": "text", "text": "see"}])]))
+    assert flags(tokens) == [("printed_as_python",)]
+    assert tokens.messages[0].n_dropped_characters == 0
+
+
+@pytest.mark.parametrize(
+    "mention", ["{# no {% generation %} here #}", "{% raw %}{% generation %}{% endraw %}"]
+)
+def test_a_mention_of_generation_tags_is_no_tag(tiny_model: Path, mention: str) -> None:
+    tokenizer = ChatTokenizer(str(tiny_model))
+    tokenizer.template = tokenizer.chat_template(has_tools=False) + mention
+    rendering = Renderer(tokenizer)
+    tokens = rendering.render(Conversation([user("q"), assistant("abc")]))
+    assert sampled_text(rendering, tokens).startswith("abc<|im_end|>")

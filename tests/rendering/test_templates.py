@@ -4,7 +4,12 @@ import pytest
 
 from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.origins import UNTRACKED
-from tokscore.rendering.templates import RenderedText, prepare_messages, render_template
+from tokscore.rendering.templates import (
+    RenderedText,
+    has_generation_tags,
+    prepare_messages,
+    render_template,
+)
 
 MESSAGES = [
     {"role": "system", "content": " be brief "},
@@ -177,8 +182,6 @@ def test_messages_are_prepared_as_transformers_does() -> None:
     assert "content" not in prepared[0]
 
 
-def test_no_template_tag_is_mistaken_for_a_generation_tag() -> None:
-    from tokscore.rendering.templates import has_generation_tags
-
-    assert has_generation_tags("{%- generation -%}")
-    assert not has_generation_tags("{% if add_generation_prompt %}")
+def test_only_tags_are_taken_for_generation_tags() -> None:
+    assert has_generation_tags("{%- generation -%}x{%- endgeneration -%}")
+    assert not has_generation_tags("{% if add_generation_prompt %}x{% endif %}{# {% generation %} #}")
