@@ -154,6 +154,15 @@ TemplateCharacters = Annotated[
         help="Characters the template may build for one conversation, beyond 50 times its length.",
     ),
 ]
+Workers = Annotated[
+    int | None,
+    option(
+        "--workers",
+        metavar="N",
+        min=1,
+        help="Processes that render; by default one a core. The output does not depend on it, memory does.",
+    ),
+]
 GenerationPrompt = Annotated[
     bool,
     option("--add-generation-prompt", help="End each conversation with the opener of the next answer."),

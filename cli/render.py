@@ -64,6 +64,7 @@ def render(
     on_error: options.OnErrorOption = options.OnErrorChoice.FAIL,
     revision: options.Revision = None,
     template_time: options.TemplateTime = None,
+    workers: options.Workers = None,
     form: options.FormatOption = Format.TABLE,
     by: options.ByOption = None,
     dry_run: options.DryRun = False,
@@ -84,6 +85,7 @@ def render(
     from tokscore.rendering.run import OnError
     from tokscore.rendering.run import render as run_render
     from tokscore.rendering.source import ConversationSource
+    from tokscore.rendering.workers import all_cores
 
     if out is None and explain is None and not dry_run:
         raise UsageError("there is nowhere to write: give -o DIR, or --explain ID to look at a conversation.")
@@ -110,7 +112,13 @@ def render(
         return
     assert out is not None
     with ProgressLine("rendering", source.n_conversations, "conversations") as line:
-        summary = run_render(source, out, on_error=OnError(on_error.value), progress=line.update)
+        summary = run_render(
+            source,
+            out,
+            on_error=OnError(on_error.value),
+            workers=workers or all_cores(),
+            progress=line.update,
+        )
     note_outcome(out, summary.n_failed, summary.n_parts_skipped, summary.n_parts)
     print_summary(Dataset(out), form, by)
     note(f"wrote {out}")

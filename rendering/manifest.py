@@ -21,8 +21,8 @@ class InputFile(msgspec.Struct, frozen=True):
 
     Attributes:
         name: Base name; no directory of the machine enters a dataset.
-        size_bytes: Length.
-        sha256: Of the content; for a dataset, of its plan.
+        size_bytes: Length, of a compressed file the length of what is in it.
+        sha256: Of the same content; for a dataset, of its plan.
     """
 
     name: str

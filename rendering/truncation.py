@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from enum import StrEnum
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.rendered import RenderedTokens
@@ -48,10 +45,4 @@ class LengthLimit(NamedTuple):
                 f"has {n:,} tokens; --max-tokens allows {self.max_tokens:,}.",
                 hint="Keep its first or last tokens with --truncate right or left.",
             )
-        kept = self.kept(n)
-        per_token: dict[str, Any] = {  # Any: one array a field
-            field.name: value[kept]
-            for field in fields(tokens)
-            if isinstance(value := getattr(tokens, field.name), np.ndarray)
-        }
-        return replace(tokens, **per_token), f"truncated_{self.truncate.value}"
+        return tokens[self.kept(n)], f"truncated_{self.truncate.value}"

@@ -145,3 +145,16 @@ def test_repeated_ids_are_renamed_with_a_warning(
         "render", write_jsonl(conversation, conversation), "-m", tiny_model, "-o", tmp_path / "out"
     )
     assert "warning: 1 conversation had an id that was taken: greeting is now greeting#2." in finished.stderr
+
+
+def test_workers_do_not_change_the_dataset(
+    tokscore: Run, tiny_model: Path, tmp_path: Path, write_jsonl: Write
+) -> None:
+    record = {"messages": [{"role": "user", "content": "hi"}], "metadata": {"padding": "x" * 2**20}}
+    path = write_jsonl(*[record] * 17)
+    for workers in ("1", "2"):
+        finished = tokscore("render", path, "-m", tiny_model, "-o", tmp_path / workers, "--workers", workers)
+        assert finished.returncode == 0, finished.stderr
+    one, two = (pq.read_table(tmp_path / workers / "spans") for workers in ("1", "2"))
+    assert len(list((tmp_path / "2" / "tokens").iterdir())) == 5
+    assert one.equals(two)

@@ -67,7 +67,7 @@ REFUSED = {
     ),
     "kwargs of transformers": (
         f'{{"chat_template_kwargs": {{"tokenize": true}}, {GOOD[1:]}',
-        "is not for templates",
+        "transformers takes it itself",
     ),
     "an id of 2,000 characters": (f'{{"id": "{"x" * 2000}", {GOOD[1:]}', "expected at most"),
 }
