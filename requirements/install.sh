@@ -30,7 +30,7 @@ if ! "$environment/bin/python" -m pip --version >/dev/null 2>&1; then
     "$python" -m venv --clear "$environment"
 fi
 rm -f "$stamp"
-pip_install=("$environment/bin/python" -m pip install --disable-pip-version-check --progress-bar off --no-compile)
+pip_install=("$environment/bin/python" -m pip install --disable-pip-version-check --progress-bar off)
 "${pip_install[@]}" "$@" >"$log" 2>&1 </dev/null &
 pip=$!
 trap 'kill "$pip" 2>/dev/null' INT TERM
