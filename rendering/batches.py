@@ -1,8 +1,12 @@
-"""Many conversations in batches: while one batch is tokenised on all cores, the next one is printed."""
+"""Many conversations in batches: while one batch is tokenised on all cores, the next one is printed.
+
+In a worker process one follows the other, on its one core.
+"""
 
 from __future__ import annotations
 
 import gc
+import multiprocessing
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,11 +23,12 @@ if TYPE_CHECKING:
     from tokscore.rendering.rendered import RenderedTokens
 
     _Batch = list[Printed | ConversationError]
+    _Tokenised = tuple[list[NDArray[np.int32]], dict[int, list[int]]]
     _Result = RenderedTokens | ConversationError
 
 # A batch ends with the conversation that reaches one of these.
-BATCH_CHARACTERS = 2**20
-BATCH_CONVERSATIONS = 512
+BATCH_CHARACTERS = 2**18
+BATCH_CONVERSATIONS = 64
 _COLLECTION_THRESHOLDS = (50_000, 20, 100)
 
 
@@ -38,27 +43,38 @@ def render_many(
         first_number: Number of the first one in the input; decides which ids are verified.
     """
 
-    def finish(batch: _Batch, ids: Future[list[NDArray[np.int32]]]) -> Iterator[_Result]:
-        token_ids = iter(ids.result())
+    def tokenise(batch: _Batch) -> _Tokenised:
+        printed = [item for item in batch if isinstance(item, Printed)]
+        token_ids = renderer.tokenizer.token_ids([item.rendered.text for item in printed])
+        return token_ids, renderer.reference_ids(printed)
+
+    def finish(batch: _Batch, tokenised: _Tokenised) -> Iterator[_Result]:
+        token_ids, references = tokenised
+        ids = iter(token_ids)
         for printed in batch:
             if isinstance(printed, ConversationError):
                 yield printed
                 continue
             try:
-                yield renderer.finish(printed, next(token_ids))
+                yield renderer.finish(printed, next(ids), reference=references.get(printed.number))
             except ConversationError as error:
                 yield error
 
-    with _rare_collections(), ThreadPoolExecutor(1) as pool:
-        previous: tuple[_Batch, Future[list[NDArray[np.int32]]]] | None = None
-        for batch in _printed_batches(renderer, conversations, first_number):
-            texts = [item.rendered.text for item in batch if isinstance(item, Printed)]
-            tokenised = pool.submit(renderer.tokenizer.token_ids, texts)
+    batches = _printed_batches(renderer, conversations, first_number)
+    with _rare_collections():
+        if multiprocessing.parent_process() is not None:  # the other cores have work of their own
+            for batch in batches:
+                yield from finish(batch, tokenise(batch))
+            return
+        with ThreadPoolExecutor(1) as pool:
+            previous: tuple[_Batch, Future[_Tokenised]] | None = None
+            for batch in batches:
+                tokenised = pool.submit(tokenise, batch)
+                if previous is not None:
+                    yield from finish(previous[0], previous[1].result())
+                previous = batch, tokenised
             if previous is not None:
-                yield from finish(*previous)
-            previous = batch, tokenised
-        if previous is not None:
-            yield from finish(*previous)
+                yield from finish(previous[0], previous[1].result())
 
 
 @contextmanager

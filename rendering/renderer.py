@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from enum import StrEnum
@@ -157,12 +157,37 @@ class Renderer:
                 rendered.text.encode()  # tokenizers do not say where a surrogate is
         return Printed(conversation, number, template, kwargs, variables, messages, rendered)
 
-    def finish(self, printed: Printed, token_ids: NDArray[np.int32], *, check: bool = True) -> RenderedTokens:
+    def reference_ids(self, batch: Sequence[Printed]) -> dict[int, list[int]]:
+        """What transformers' tokenizer gives for the texts whose ids are verified, by number in the input.
+
+        `apply_chat_template` makes the same call with its text; those it is asked for itself are left out.
+        """
+        verified = [printed for printed in batch if self._verifies_ids(printed.number)]
+        if not verified:
+            return {}
+        texts = [printed.rendered.text for printed in verified]
+        ids = self.tokenizer.hf(texts, add_special_tokens=False)["input_ids"]
+        return {printed.number: each for printed, each in zip(verified, ids, strict=True)}
+
+    def _verifies_ids(self, number: int) -> bool:
+        if self._verify is Verify.FULL:
+            return number >= _FIRST_VERIFIED
+        return self._verify is Verify.SAMPLE and number >= _FIRST_VERIFIED and number % _VERIFIED_EVERY == 0
+
+    def finish(
+        self,
+        printed: Printed,
+        token_ids: NDArray[np.int32],
+        *,
+        reference: Sequence[int] | None = None,
+        check: bool = True,
+    ) -> RenderedTokens:
         """The second half of `render`.
 
         Args:
             printed: What `print` returned.
             token_ids: What the tokenizer's `token_ids` gave for its text.
+            reference: What `reference_ids` gave for it; by default it is asked for where it is needed.
             check: Compare with transformers, as far as the run asks for it.
 
         Raises:
@@ -171,7 +196,7 @@ class Renderer:
         with _clear_errors():
             encoding = self.tokenizer.align(printed.rendered.text, token_ids)
             if check:
-                self._check(printed, encoding)
+                self._check(printed, encoding, reference)
             if not len(encoding.token_ids):
                 raise ConversationError("renders to no token at all.")
             return self._attribute(printed, encoding)
@@ -240,7 +265,7 @@ class Renderer:
             self._rules[key] = SampledRule(self.tokenizer, variables)
         return self._rules[key]
 
-    def _check(self, printed: Printed, encoding: Encoding) -> None:
+    def _check(self, printed: Printed, encoding: Encoding, reference: Sequence[int] | None) -> None:
         """Compare with transformers' own rendering, as far as asked for."""
         if self._verify is Verify.OFF:
             return
@@ -277,12 +302,12 @@ class Renderer:
             difference.character = at
             raise difference
         if printed.number < _FIRST_VERIFIED:
-            ids = theirs(tokenize=True)
-        elif self._verify is Verify.FULL or printed.number % _VERIFIED_EVERY == 0:
-            ids = hf(text, add_special_tokens=False)["input_ids"]  # what the same call does with its text
-        else:
+            reference = theirs(tokenize=True)
+        elif not self._verifies_ids(printed.number):
             return
-        ids = np.array(ids, np.int32)
+        elif reference is None:
+            reference = self.reference_ids([printed])[printed.number]
+        ids = np.array(reference, np.int32)
         if not np.array_equal(ids, encoding.token_ids):
             n = min(len(ids), len(encoding.token_ids))
             differing = np.flatnonzero(ids[:n] != encoding.token_ids[:n])

@@ -103,6 +103,23 @@ def prepare_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, An
 
     It drops keys whose value is None and copies the reasoning under the names that templates read.
     """
+    if all(map(_is_plain, messages)) and _keeps_plain_messages():
+        return [dict(message) for message in messages]
+    return _prepared(messages)
+
+
+def _is_plain(message: Mapping[str, Any]) -> bool:  # Any: JSON values
+    return len(message) == 2 and type(message.get("role")) is type(message.get("content")) is str
+
+
+@lru_cache(maxsize=1)
+def _keeps_plain_messages() -> bool:
+    """Whether the installed transformers shows a message of a role and a text to templates as it is."""
+    plain_message = {"role": "assistant", "content": "text"}
+    return _prepared([plain_message]) == [plain_message]
+
+
+def _prepared(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:  # Any: JSON values
     prepared: Any = list(messages)
     for step in _preparing_steps():
         prepared = step(prepared)
