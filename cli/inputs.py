@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokscore.cli.options import Format, TruncateChoice, VerifyChoice
-from tokscore.cli.output import Column, counted, note, print_rows
+from tokscore.cli.output import Column, counted, note, print_json, print_rows
 
 if TYPE_CHECKING:
     from tokscore.rendering.source import ConversationSource, DatasetSource
@@ -30,6 +30,7 @@ class RenderOptions(NamedTuple):
     template_characters: int
     revision: str | None
     template_time: str | None
+    input_format: str | None
 
 
 def open_conversations(
@@ -62,6 +63,7 @@ def open_conversations(
         template_limits=TemplateLimits(chosen.template_timeout, chosen.template_characters),
         revision=chosen.revision,
         template_time=chosen.template_time or _template_time_of(out),
+        input_format=chosen.input_format,
     )
     if not isinstance(source, ConversationSource):
         if not allow_dataset:
@@ -168,8 +170,17 @@ def _parse_json(text: str, place: str) -> Any:  # Any: JSON values
         raise UsageError(f"{place} is not JSON: {error}.") from error
 
 
-def print_plan(source: ConversationSource | DatasetSource, form: Format) -> None:
-    """Print what a run would read, for `--dry-run`."""
+def print_plan(source: ConversationSource | DatasetSource, form: Format, *, exact: bool) -> None:
+    """Print what a run would read and how many tokens that is, for `--dry-run`.
+
+    Args:
+        source: What was planned.
+        form: How to print it.
+        exact: Read everything to count its tokens, instead of a sample.
+    """
+    from tokscore.rendering.plan_size import plan_size
+
+    size = plan_size(source, exact=exact)
     rows: list[dict[str, str | int | float | bool | None]] = [
         {
             "input": file.name,
@@ -179,5 +190,17 @@ def print_plan(source: ConversationSource | DatasetSource, form: Format) -> None
         for i, file in enumerate(source.inputs)
     ]
     columns = (Column("input", "input"), Column("size_bytes", "bytes"), Column("n_parts", "parts"))
-    print_rows(columns, rows, form, title=f"Plan: {source.n_conversations:,} conversations")
+    if form is Format.JSON:
+        print_json({"inputs": rows, **size._asdict()})
+    else:
+        print_rows(columns, rows, form, title=f"Plan: {source.n_conversations:,} conversations")
+        about = "" if size.is_exact else "about "
+        ratio = size.n_logical_tokens / max(size.n_unique_tokens, 1)
+        note(
+            f"{about}{counted(size.n_logical_tokens, 'token')} in {counted(size.n_sequences, 'sequence')}, "
+            f"{size.n_unique_tokens:,} of them unique ({ratio:.2f} to 1)"
+            + (f"; {size.n_failed:,} records cannot be used." if size.n_failed else ".")
+        )
+        if not size.is_exact:
+            note(f"estimated from {counted(size.n_read, 'sequence')}; --exact-plan reads all.")
     note("nothing was written (--dry-run).")

@@ -48,9 +48,11 @@ def logprobs(
     on_error: options.OnErrorOption = options.OnErrorChoice.FAIL,
     revision: options.Revision = None,
     template_time: options.TemplateTime = None,
+    input_format: options.InputFormat = None,
     form: options.FormatOption = Format.TABLE,
     by: options.Group = options.GroupBy.ROLE,
     dry_run: options.DryRun = False,
+    exact_plan: options.ExactPlan = False,
 ) -> None:
     """Score every token of conversations, or of a token dataset, with a model.
 
@@ -72,6 +74,7 @@ def logprobs(
         template_characters=template_characters,
         revision=revision,
         template_time=template_time,
+        input_format=input_format,
     )
     source = open_conversations(inputs, model, chosen, out, allow_dataset=True)
     spec = plan_engine(
@@ -83,7 +86,7 @@ def logprobs(
         revision=revision,
     )
     if dry_run:
-        print_plan(source, form)
+        print_plan(source, form, exact=exact_plan)
         return
     identity = spec.identity
     note(f"scoring with {identity.name}: {identity.engine} ({identity.engine_version}), {identity.dtype}")

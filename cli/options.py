@@ -72,6 +72,13 @@ class DtypeChoice(StrEnum):
     FLOAT16 = "float16"
 
 
+class LimitCountChoice(StrEnum):
+    """How often limits count tokens that branches share."""
+
+    UNIQUE = "unique"
+    BRANCHES = "branches"
+
+
 class By(StrEnum):
     """What the rows of a summary stand for."""
 
@@ -189,12 +196,36 @@ OnErrorOption = Annotated[
 Revision = Annotated[
     str | None, option("--revision", metavar="REV", help="Branch, tag or commit on the hub.")
 ]
+InputFormat = Annotated[
+    str | None,
+    option(
+        "--input-format",
+        metavar="NAME",
+        help="Format of the input, as listed by tokscore formats; found by looking if left out.",
+    ),
+]
 FormatOption = Annotated[
     Format, option("--format", envvar="TOKSCORE_FORMAT", help="How to print the result.")
 ]
 DryRun = Annotated[bool, option("--dry-run", help="Print the plan and its size, and write nothing.")]
+ExactPlan = Annotated[
+    bool, option("--exact-plan", help="Let --dry-run count the tokens of all input instead of a sample.")
+]
 ByOption = Annotated[
     By | None,
     option("--by", help="Print one row a role or one a message; both, shortened, if left out."),
 ]
 Group = Annotated[GroupBy, option("--by", help="What the rows stand for.")]
+LimitOption = Annotated[
+    list[str] | None,
+    option(
+        "--limit",
+        metavar="NAME=N",
+        help="Instead, tell which trajectories N turns (max_turns) or tokens (input, output, total) would "
+        "have stopped, and where; may be given several times.",
+    ),
+]
+LimitCountOption = Annotated[
+    LimitCountChoice,
+    option("--limit-count", help="For --limit, count tokens that branches share once, or once a branch."),
+]

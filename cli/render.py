@@ -64,10 +64,12 @@ def render(
     on_error: options.OnErrorOption = options.OnErrorChoice.FAIL,
     revision: options.Revision = None,
     template_time: options.TemplateTime = None,
+    input_format: options.InputFormat = None,
     workers: options.Workers = None,
     form: options.FormatOption = Format.TABLE,
     by: options.ByOption = None,
     dry_run: options.DryRun = False,
+    exact_plan: options.ExactPlan = False,
     explain: Annotated[
         str | None,
         options.option(
@@ -101,10 +103,11 @@ def render(
         template_characters=template_characters,
         revision=revision,
         template_time=template_time,
+        input_format=input_format,
     )
     source = open_conversations(inputs, model, chosen, out, allow_dataset=False)
     if dry_run:
-        print_plan(source, form)
+        print_plan(source, form, exact=exact_plan)
         return
     assert isinstance(source, ConversationSource)
     if explain is not None:

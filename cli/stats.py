@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from glob import has_magic
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tokscore.cli import options
-from tokscore.cli.options import Format
+from tokscore.cli.inputs import expand_patterns
+from tokscore.cli.options import Format, LimitCountChoice
 from tokscore.cli.output import Column, counted, note, print_json, print_rows
+
+if TYPE_CHECKING:
+    from tokscore.analytics.limits import LimitReport
 
 EPILOG = """Examples:
 
 \b
   tokscore stats demo-output/teacher
-  tokscore stats demo-output/tokens --by source --format csv
+  tokscore stats examples/recorded.jsonl --limit max_turns=2 --limit output=20
 """
 _COUNTS = (
     Column("n_messages", "messages"),
@@ -31,15 +37,97 @@ _SCORES = (
     Column("rank1_share", "rank 1"),
     Column("mean_entropy", "entropy"),
 )
+_LIMITS = (
+    Column("conversation", "conversation"),
+    Column("turn", "turn"),
+    Column("limit", "limit"),
+    Column("input", "input"),
+    Column("output", "output"),
+    Column("total", "total"),
+)
+_UNKNOWN = "(cannot be told)"
+_SHOWN_FAILURES = 3
+
+
+_RECORDED = (
+    Column("input_format", "format"),
+    Column("n_conversations", "conversations"),
+    Column("n_branches", "branches"),
+    Column("n_turns", "turns"),
+    Column("input", "input"),
+    Column("output", "output"),
+    Column("total", "total"),
+    Column("total_by_branches", "total by branches"),
+)
 
 
 def stats(
-    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Token or score dataset.")],
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DATASET|FILE...",
+            help="One token or score dataset, or files of trajectories that carry token ids or usage.",
+        ),
+    ],
     by: options.Group = options.GroupBy.ROLE,
+    limit: options.LimitOption = None,
+    limit_count: options.LimitCountOption = LimitCountChoice.UNIQUE,
+    input_format: options.InputFormat = None,
     form: options.FormatOption = Format.TABLE,
 ) -> None:
-    """Count and average the tokens of one dataset by role, or by another column."""
-    print_stats(dataset, by.value, form)
+    """Count and average the tokens of one dataset by role, or by another column.
+
+    Of files with recorded token ids or reported usage it counts what was given to a model and what one
+    generated, without a model and as recorded.
+    """
+    if _are_files(inputs):
+        print_recorded(inputs, limit or [], limit_count.value, input_format, form)
+        return
+    dataset = Path(inputs[0])
+    if limit:
+        print_limits(dataset, limit, limit_count.value, form)
+    else:
+        print_stats(dataset, by.value, form)
+
+
+def _are_files(inputs: Sequence[str]) -> bool:
+    """Whether files of trajectories were given, not one dataset.
+
+    Raises:
+        UsageError: Both, or several datasets.
+    """
+    from tokscore.rendering.errors import UsageError
+
+    datasets = [name for name in inputs if Path(name).is_dir()]
+    if datasets and len(inputs) > 1:
+        raise UsageError(
+            f"{datasets[0]} is a dataset; give it alone, not with {len(inputs) - 1} other inputs."
+        )
+    return not datasets and any(name == "-" or has_magic(name) or Path(name).exists() for name in inputs)
+
+
+def print_recorded(
+    inputs: list[str], limits: Sequence[str], count: str, input_format: str | None, form: Format
+) -> None:
+    """Print counts of trajectories as they were recorded, or which of them would have stopped."""
+    from tokscore.analytics.limits import parse_limits
+    from tokscore.analytics.recorded import RecordedInput
+    from tokscore.rendering.budgets import LimitCount
+
+    wanted = parse_limits(limits)
+    recorded = RecordedInput(expand_patterns(inputs), input_format)
+    if limits:
+        print_limit_report(recorded.limited(wanted, count=LimitCount(count)), form)
+    else:
+        counts = recorded.counts().to_dict()
+        if form is Format.JSON:
+            print_json(counts)
+        else:
+            print_rows(_RECORDED, [counts], form)
+    for failure in recorded.failures[:_SHOWN_FAILURES]:
+        note(f"not counted: {failure.error() if failure.source_file else failure.conversation_id}")
+    if len(recorded.failures) > _SHOWN_FAILURES:
+        note(f"{len(recorded.failures):,} records in all could not be counted.")
 
 
 def print_stats(dataset: Path, by: str, form: Format) -> None:
@@ -59,3 +147,33 @@ def print_stats(dataset: Path, by: str, form: Format) -> None:
     unscored = f", {report.n_unscored:,} without a logprob" if report.n_unscored else ""
     conversations = counted(report.n_conversations, "conversation")
     note(f"{conversations}{failed}, {report.total.n_tokens:,} tokens{unscored}")
+
+
+def print_limits(dataset: Path, limits: Sequence[str], count: str, form: Format) -> None:
+    """Print which trajectories of a finished dataset would have stopped, and where."""
+    from tokscore.analytics.limits import apply_limits, parse_limits
+    from tokscore.rendering.budgets import LimitCount
+
+    print_limit_report(apply_limits(dataset, parse_limits(limits), count=LimitCount(count)), form)
+
+
+def print_limit_report(report: LimitReport, form: Format) -> None:
+    """Print which trajectories would have stopped, and where."""
+    if form is Format.JSON:
+        print_json(report.to_dict())
+    else:
+        rows = [row.to_dict() | ({"limit": _UNKNOWN} if row.stop is None else {}) for row in report.rows]
+        print_rows(_LIMITS, rows, form, title="Stopped trajectories")
+    if form is Format.TABLE:
+        numbers = [(name.value, n) for name, n in report.by_limit().items()]
+        numbers += [("(none)", report.n_finished), (_UNKNOWN, report.n_unknown)]
+        print_rows(
+            (Column("limit", "limit"), Column("n", "trajectories")),
+            [{"limit": name, "n": n} for name, n in numbers],
+            form,
+            title="Trajectories by limit",
+        )
+    stopped = ", ".join(f"{n:,} by {name}" for name, n in report.by_limit().items())
+    unknown = f", {report.n_unknown:,} cannot be told" if report.n_unknown else ""
+    failed = f", {report.n_errors:,} failed" if report.n_errors else ""
+    note(f"{counted(report.n_conversations, 'conversation')}: stopped {stopped}{unknown}{failed}")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tokscore.rendering.conversations import Conversation
 from tokscore.rendering.errors import ConversationError
+from tokscore.rendering.recorded import Recorded, RecordedBranch, attribute_recorded
 from tokscore.rendering.renderer import Printed, Renderer
 
 if TYPE_CHECKING:
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 
     from tokscore.rendering.rendered import RenderedTokens
 
-    _Batch = list[Printed | ConversationError]
+    _Item = Conversation | RecordedBranch | ConversationError
+    _Batch = list[Printed | Recorded | ConversationError]
     _Tokenised = tuple[list[NDArray[np.int32]], dict[int, list[int]]]
-    _Result = RenderedTokens | ConversationError
+    _Result = RenderedTokens | Recorded | ConversationError
 
 # A batch ends with the conversation that reaches one of these.
 BATCH_CHARACTERS = 2**18
@@ -33,13 +35,14 @@ _COLLECTION_THRESHOLDS = (50_000, 20, 100)
 
 
 def render_many(
-    renderer: Renderer, conversations: Iterable[Conversation | ConversationError], *, first_number: int = 0
+    renderer: Renderer, conversations: Iterable[_Item], *, first_number: int = 0
 ) -> Iterator[_Result]:
     """What `Renderer.render` gives for each conversation, in order, with errors returned instead of raised.
 
     Args:
         renderer: What renders them.
-        conversations: Checked records; errors are passed through in their place.
+        conversations: Checked records, or branches with recorded ids, which are attributed; errors are
+            passed through in their place.
         first_number: Number of the first one in the input; decides which ids are verified.
     """
 
@@ -52,7 +55,7 @@ def render_many(
         token_ids, references = tokenised
         ids = iter(token_ids)
         for printed in batch:
-            if isinstance(printed, ConversationError):
+            if not isinstance(printed, Printed):
                 yield printed
                 continue
             try:
@@ -90,20 +93,24 @@ def _rare_collections() -> Iterator[None]:
 
 
 def _printed_batches(
-    renderer: Renderer, conversations: Iterable[Conversation | ConversationError], first_number: int
+    renderer: Renderer, conversations: Iterable[_Item], first_number: int
 ) -> Iterator[_Batch]:
     batch: _Batch = []
     n_characters = 0
     for number, conversation in enumerate(conversations, first_number):
-        if isinstance(conversation, ConversationError):
-            batch.append(conversation)
-        else:
-            try:
+        try:
+            if isinstance(conversation, ConversationError):
+                batch.append(conversation)
+            elif isinstance(conversation, RecordedBranch):
+                recorded = attribute_recorded(conversation, renderer)
+                n_characters += len(recorded.tokens)
+                batch.append(recorded)
+            else:
                 printed = renderer.print(conversation, number)
                 n_characters += len(printed.rendered.text)
                 batch.append(printed)
-            except ConversationError as error:
-                batch.append(error)
+        except ConversationError as error:
+            batch.append(error)
         if n_characters >= BATCH_CHARACTERS or len(batch) >= BATCH_CONVERSATIONS:
             yield batch
             batch, n_characters = [], 0

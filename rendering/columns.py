@@ -121,7 +121,23 @@ def _token_columns(joined: _Joined) -> dict[str, pa.Array]:
         "is_content": pa.array(joined.is_content),
         "is_sampled": _nullable_bool(joined.sampled_mask),
         "position_in_message": pa.array(_position_in_owner(joined.owner)),
+        "recorded_is_content": _recorded(joined, "recorded_is_content", pa.bool_()),
+        "recorded_logprob": _recorded(joined, "recorded_logprobs", pa.float32()),
     }
+
+
+def _recorded(joined: _Joined, name: str, dtype: pa.DataType) -> pa.Array:
+    """A column that few inputs fill; NaN and what is not there become null."""
+    columns = [getattr(each.tokens, name) for each in joined.conversations]
+    if all(column is None for column in columns):
+        return pa.nulls(int(joined.first_rows[-1]), dtype)
+    lengths = np.diff(joined.first_rows).tolist()
+    return pa.concat_arrays(
+        [
+            pa.nulls(n, dtype) if column is None else pa.array(column, dtype, from_pandas=True)
+            for column, n in zip(columns, lengths, strict=True)
+        ]
+    )
 
 
 def _span_table(joined: _Joined) -> pa.Table:

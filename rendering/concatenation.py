@@ -107,4 +107,19 @@ def joined(parts: Sequence[RenderedTokens]) -> RenderedTokens:
         text=parts[0].text if has_characters else None,
         char_starts=np.concatenate(starts) if has_characters else None,
         char_stops=np.concatenate(stops) if has_characters else None,
+        recorded_logprobs=_joined_logprobs(parts),
+        recorded_is_content=_joined_contents(parts),
     )
+
+
+def _joined_logprobs(parts: Sequence[RenderedTokens]) -> NDArray[np.float32] | None:
+    columns = [part.recorded_logprobs for part in parts]
+    if all(column is None for column in columns):
+        return None
+    blank = (np.full(len(part), np.nan, np.float32) for part in parts)
+    return np.concatenate([b if a is None else a for a, b in zip(columns, blank, strict=True)])
+
+
+def _joined_contents(parts: Sequence[RenderedTokens]) -> NDArray[np.bool_] | None:
+    columns = [part.recorded_is_content for part in parts if part.recorded_is_content is not None]
+    return np.concatenate(columns) if len(columns) == len(parts) else None

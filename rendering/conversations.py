@@ -42,7 +42,6 @@ _HALF_A_PAIR = re.compile(
 # Ids, roles and names are repeated in the tables, token by token.
 _LONGEST_NAME = 1_000
 _DROP_HINT = "Mend the line, or drop such lines with --on-error skip."
-_ARRAY_HINT = "A file that is one JSON array must be made JSON Lines first: jq -c '.[]' FILE."
 # Parts whose type holds one of these words need a processor: image, image_url, input_audio, …
 _MEDIA = ("image", "audio", "video", "file")
 
@@ -65,10 +64,19 @@ class Conversation:
 
 
 def parse_conversation(line: bytes) -> Conversation:
-    """The conversation in one line.
+    """The conversation in one line of the format `openai`.
 
     Raises:
         ConversationError: With the JSON path, what was found and what was expected.
+    """
+    return read_conversation(decode_record(line))
+
+
+def decode_record(line: bytes) -> dict[str, Any]:  # Any: JSON values
+    """The JSON object in one line.
+
+    Raises:
+        ConversationError: There is none, or its `id` is no name.
     """
     try:
         line.decode()
@@ -85,66 +93,94 @@ def parse_conversation(line: bytes) -> Conversation:
                 "expected valid Unicode."
             ) from error
         raise ConversationError(
-            f"is not JSON: {error}; expected one JSON object a line.",
-            hint=_ARRAY_HINT if line.lstrip()[:1] == b"[" else _DROP_HINT,
+            f"is not JSON: {error}; expected one JSON object a line.", hint=_DROP_HINT
         ) from error
     if not isinstance(record, dict):
-        hint = _ARRAY_HINT if isinstance(record, list) else _DROP_HINT
-        raise ConversationError(f"is {_kind(record)}; expected an object with messages.", hint=hint)
+        raise ConversationError(f"is {kind_of(record)}; expected an object with messages.", hint=_DROP_HINT)
     identifier = record.get("id")
     if identifier is not None and (isinstance(identifier, bool) or not isinstance(identifier, (str, int))):
-        raise ConversationError(f"is {_shown(identifier)}; expected a string or a whole number.", path="$.id")
+        raise ConversationError(f"is {shown(identifier)}; expected a string or a whole number.", path="$.id")
     _check_name(identifier, "$.id")
+    return record
+
+
+def read_conversation(record: Mapping[str, Any]) -> Conversation:  # Any: JSON values
+    """The conversation in a record of the format `openai`.
+
+    Raises:
+        ConversationError: With the JSON path, what was found and what was expected.
+    """
     metadata = record.get("metadata")
     return Conversation(
         messages=_messages(record),
-        tools=_objects(record.get("tools"), "$.tools"),
-        template_kwargs=_template_kwargs(record.get("chat_template_kwargs")),
+        tools=check_objects(record.get("tools"), "$.tools"),
+        template_kwargs=check_template_kwargs(record.get("chat_template_kwargs")),
         metadata=None if metadata is None else msgspec.json.encode(metadata).decode(),
     )
 
 
-def _messages(record: dict[str, Any]) -> list[dict[str, Any]]:
+def _messages(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     if "messages" not in record:
         found = ", ".join(sorted(record)[:8]) or "nothing"
         raise ConversationError(
             f"is missing; expected a list of messages, found the keys {found}.",
             path="$.messages",
-            hint='tokscore reads OpenAI-style records: {"messages": [{"role": "user", "content": "…"}]}.',
+            hint="This is no format that tokscore knows; tokscore formats lists those it reads, such as "
+            '{"messages": [{"role": "user", "content": "…"}]}.',
         )
-    messages = record["messages"]
+    return check_messages(record["messages"], "$.messages")
+
+
+def check_messages(messages: object, path: str, *, allow_media: bool = False) -> list[dict[str, Any]]:
+    """The messages as they are, checked.
+
+    Args:
+        messages: A JSON value.
+        path: Its JSON path.
+        allow_media: Take image and audio parts, of which the ids are recorded.
+
+    Raises:
+        ConversationError: It is no list of messages.
+    """
     if not isinstance(messages, list) or not messages:
-        found = "empty" if messages == [] else _kind(messages)
-        raise ConversationError(f"is {found}; expected a list with at least one message.", path="$.messages")
+        found = "empty" if messages == [] else kind_of(messages)
+        raise ConversationError(f"is {found}; expected a list with at least one message.", path=path)
     for i, message in enumerate(messages):
-        _check_message(message, f"$.messages[{i}]")
+        check_message(message, f"{path}[{i}]", allow_media=allow_media)
     return messages
 
 
-def _check_message(message: object, path: str) -> None:
+def check_message(message: object, path: str, *, allow_media: bool = False) -> None:
+    """Refuse what is no message.
+
+    Raises:
+        ConversationError: With what was found.
+    """
     if not isinstance(message, dict):
-        raise ConversationError(f"is {_kind(message)}; expected an object with role and content.", path=path)
+        raise ConversationError(
+            f"is {kind_of(message)}; expected an object with role and content.", path=path
+        )
     if "role" not in message:
         raise ConversationError(f"is missing; expected {_ROLES}.", path=f"{path}.role")
     if not isinstance(message["role"], str):
         raise ConversationError(
-            f"is {_shown(message['role'])}; expected a string: {_ROLES}.", path=f"{path}.role"
+            f"is {shown(message['role'])}; expected a string: {_ROLES}.", path=f"{path}.role"
         )
     _check_name(message["role"], f"{path}.role")
     _check_name(message.get("name"), f"{path}.name")
     content = message.get("content")
     if content is not None and not isinstance(content, (str, list)):
         raise ConversationError(
-            f"is {_kind(content)}; expected a string, a list of parts or null.", path=f"{path}.content"
+            f"is {kind_of(content)}; expected a string, a list of parts or null.", path=f"{path}.content"
         )
     for i, part in enumerate(content if isinstance(content, list) else ()):
         kind = part.get("type") if isinstance(part, dict) else None
-        if isinstance(kind, str) and any(medium in kind for medium in _MEDIA):
+        if not allow_media and _is_medium(kind):
             raise ConversationError(
-                f"is {_shown(kind)}; tokscore renders text only and would score a placeholder.",
+                f"is {shown(kind)}; tokscore renders text only and would score a placeholder.",
                 path=f"{path}.content[{i}].type",
             )
-    calls = _objects(message.get("tool_calls"), f"{path}.tool_calls")
+    calls = check_objects(message.get("tool_calls"), f"{path}.tool_calls")
     for i, call in enumerate(calls or ()):
         function = call.get("function", call)
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
@@ -155,6 +191,20 @@ def _check_message(message: object, path: str) -> None:
         _check_name(function["name"], f"{path}.tool_calls[{i}].function.name")
 
 
+def has_media(messages: Sequence[Mapping[str, Any]]) -> bool:  # Any: JSON values
+    """Whether some content part is an image, audio, video or file."""
+    return any(
+        isinstance(part, dict) and _is_medium(part.get("type"))
+        for message in messages
+        if isinstance(content := message.get("content"), list)
+        for part in content
+    )
+
+
+def _is_medium(kind: object) -> bool:
+    return isinstance(kind, str) and any(medium in kind for medium in _MEDIA)
+
+
 def _check_name(value: object, path: str) -> None:
     if isinstance(value, str) and len(value) > _LONGEST_NAME:
         raise ConversationError(
@@ -162,7 +212,12 @@ def _check_name(value: object, path: str) -> None:
         )
 
 
-def _template_kwargs(value: object) -> dict[str, Any] | None:
+def check_template_kwargs(value: object) -> dict[str, Any] | None:
+    """A record's own variables for the template.
+
+    Raises:
+        ConversationError: They are no object, or hold what transformers takes itself.
+    """
     kwargs = _object(value, "$.chat_template_kwargs")
     for name in sorted(RESERVED_KWARGS & set(kwargs or ())):
         raise ConversationError(
@@ -174,26 +229,33 @@ def _template_kwargs(value: object) -> dict[str, Any] | None:
 def _object(value: object, path: str) -> dict[str, Any] | None:
     if value is None or isinstance(value, dict):
         return value
-    raise ConversationError(f"is {_kind(value)}; expected an object.", path=path)
+    raise ConversationError(f"is {kind_of(value)}; expected an object.", path=path)
 
 
-def _objects(value: object, path: str) -> list[dict[str, Any]] | None:
+def check_objects(value: object, path: str) -> list[dict[str, Any]] | None:
+    """A list of objects, or None.
+
+    Raises:
+        ConversationError: It is something else.
+    """
     if value is None:
         return None
     if not isinstance(value, list):
-        raise ConversationError(f"is {_kind(value)}; expected a list of objects.", path=path)
+        raise ConversationError(f"is {kind_of(value)}; expected a list of objects.", path=path)
     for i, item in enumerate(value):
         if not isinstance(item, dict):
-            raise ConversationError(f"is {_kind(item)}; expected an object.", path=f"{path}[{i}]")
+            raise ConversationError(f"is {kind_of(item)}; expected an object.", path=f"{path}[{i}]")
     return value
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """The kind of a JSON value in words."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "a truth value", type(None): "null"}
     return names.get(type(value), "a number")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A JSON value as text, shortened."""
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= 40 else f"{text[:37]}…"
 

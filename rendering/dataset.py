@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import msgspec
 import numpy as np
@@ -207,6 +207,7 @@ class Dataset:
         conversations = pq.read_table(self.root / "conversations" / part_name(index)).to_pylist()
         messages = pq.read_table(self.root / "messages" / part_name(index))
         wanted = ["token_id", "message_index", "source", "is_content", "is_sampled"]
+        wanted += ["recorded_logprob", "recorded_is_content"]
         rows = RowReader(self.root / self.manifest.kind.value / part_name(index), wanted)
         first_message = 0
         for record in conversations:
@@ -283,4 +284,11 @@ def _tokens_from(table: pa.Table, messages: pa.Table) -> RenderedTokens:
         source_codes=sources.indices.to_numpy().astype(np.int16),
         sources=tuple(sources.dictionary.to_pylist()),
         messages=tuple(facts),
+        recorded_logprobs=_recorded(table, "recorded_logprob"),
+        recorded_is_content=_recorded(table, "recorded_is_content"),
     )
+
+
+def _recorded(table: pa.Table, name: str) -> Any:  # Any: an array of the column's type, or None
+    column = table[name].combine_chunks()
+    return None if column.null_count == len(column) else column.to_numpy(zero_copy_only=False)

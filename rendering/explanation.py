@@ -9,10 +9,12 @@ import numpy as np
 
 from tokscore.rendering.errors import ConversationError, DifferenceError, InputError
 from tokscore.rendering.plan import Line, read_lines
+from tokscore.rendering.recorded import RecordedBranch, attribute_recorded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tokscore.rendering.manifest import Part
     from tokscore.rendering.rendered import RenderedTokens
     from tokscore.rendering.source import ConversationSource
     from tokscore.rendering.tokenizer import Encoding
@@ -51,16 +53,21 @@ def explain(source: ConversationSource, conversation_id: str) -> Explanation:
         InputError: There is no such conversation.
         ConversationError: It cannot be rendered.
     """
-    line, name = _find(source, conversation_id)
+    line, part = _find(source, conversation_id)
+    name = source.inputs[part.file].name
     try:
-        return _explain(source, line, name)
+        return _explain(source, line, part)
     except ConversationError as error:
         raise error.at(f"{name}:{line.number}") from error
 
 
-def _explain(source: ConversationSource, line: Line, name: str) -> Explanation:
+def _explain(source: ConversationSource, line: Line, part: Part) -> Explanation:
     renderer, difference = source.renderer, None
-    printed = renderer.print(source.parse(line), 0)
+    name = source.inputs[part.file].name
+    item = source.parse(line, part)[0]
+    if isinstance(item, RecordedBranch):
+        return _explain_recorded(source, line, name, item)
+    printed = renderer.print(item, 0)
     text = printed.rendered.text
     token_ids = renderer.tokenizer.token_ids([text])[0]
     try:
@@ -86,12 +93,30 @@ def _explain(source: ConversationSource, line: Line, name: str) -> Explanation:
     )
 
 
-def _find(source: ConversationSource, conversation_id: str) -> tuple[Line, str]:
+def _explain_recorded(
+    source: ConversationSource, line: Line, name: str, branch: RecordedBranch
+) -> Explanation:
+    tokenizer = source.renderer.tokenizer
+    tokens, status = source.finish(attribute_recorded(branch, source.renderer))
+    return Explanation(
+        conversation_id=line.conversation_id,
+        source_file=name,
+        source_line=line.number,
+        status=status,
+        tokens=tokens,
+        texts=[tokenizer.hf.decode([token_id]) for token_id in tokens.token_ids.tolist()],
+        is_control=np.isin(tokens.token_ids, list(tokenizer.special_ids)) & tokens.is_content,
+        difference=None,
+        different_token=None,
+    )
+
+
+def _find(source: ConversationSource, conversation_id: str) -> tuple[Line, Part]:
     known: list[str] = []
     for part in source.parts:
         for line in read_lines(source.plan, part):
             if line.conversation_id == conversation_id:
-                return line, source.inputs[part.file].name
+                return line, part
             known.append(line.conversation_id)
     close = get_close_matches(conversation_id, known[:10_000], n=3, cutoff=0) or known[:3]
     raise InputError(

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import atexit
 import codecs
 import hashlib
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from tokscore.rendering.errors import InputError
+from tokscore.rendering.joining import batch_pairs
 from tokscore.rendering.manifest import InputFile, Part
-
-if TYPE_CHECKING:
-    from _typeshed import SupportsRead
+from tokscore.rendering.unpacking import spool, unpacked
 
 PART_BYTES = 4 * 2**20
 STDIN = "-"
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-_COPIED_BYTES = 2**20
 
 
 class Plan(NamedTuple):
@@ -35,6 +29,7 @@ class Plan(NamedTuple):
         parts: In order; together they cover every line once.
         n_records: Lines that are not blank.
         renamed: Ids that were taken already, with the id given instead.
+        places: The inputs as they were named.
     """
 
     paths: tuple[Path, ...]
@@ -42,6 +37,7 @@ class Plan(NamedTuple):
     parts: tuple[Part, ...]
     n_records: int
     renamed: tuple[tuple[str, str], ...]
+    places: tuple[Path, ...]
 
 
 class Line(NamedTuple):
@@ -59,21 +55,28 @@ class Line(NamedTuple):
 
 
 class _Record(msgspec.Struct):
-    """The only field that planning needs."""
+    """The only fields that planning needs."""
 
     id: str | int | None = None
+    custom_id: str | None = None
+    instance_id: str | None = None
+    group: str | int | None = None
 
 
-_ID = msgspec.json.Decoder(_Record)
+_RECORD = msgspec.json.Decoder(_Record)
 
 
-def own_id(line: bytes, name: str, number: int) -> str:
-    """The record's `id`, otherwise `basename:line`."""
+def _peek(line: bytes) -> _Record:
     try:
-        given = _ID.decode(line).id
+        return _RECORD.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        given = None
-    return f"{name}:{number}" if given in (None, "") else str(given)
+        return _Record()
+
+
+def _own_id(record: _Record, name: str, number: int) -> str:
+    """The record's `id`, `custom_id` of a batch or `instance_id` of an agent, otherwise `basename:line`."""
+    given = (record.custom_id, record.id, record.instance_id)
+    return next((str(each) for each in given if each not in (None, "")), f"{name}:{number}")
 
 
 def _without_mark(line: bytes, number: int) -> bytes:
@@ -86,14 +89,19 @@ def plan_files(inputs: Sequence[str], *, part_bytes: int = PART_BYTES) -> Plan:
 
     Args:
         inputs: Paths, also of files compressed with gzip or zstd; `-` is standard input.
-        part_bytes: A part ends with the line in which it reaches this size.
+        part_bytes: A part ends with the line in which it reaches this size, or with the last of the
+            neighbouring records that have the same `group` as that line.
 
     Raises:
         InputError: A file is missing, empty or damaged, or there are no inputs.
     """
-    given = [_spool(sys.stdin.buffer) if name == STDIN else _existing(name) for name in inputs]
+    given = [spool(sys.stdin.buffer) if name == STDIN else _existing(name) for name in inputs]
     names = ["stdin" if name == STDIN else Path(name).name for name in inputs]
-    paths = tuple(_unpacked(path, name) for path, name in zip(given, names, strict=True))
+    whole = [unpacked(path, name) for path, name in zip(given, names, strict=True)]
+    sources = batch_pairs(whole, names)
+    paths = tuple(source.path for source in sources)
+    names = [names[source.input_index] for source in sources]
+    places = tuple(Path(inputs[source.input_index]) for source in sources)
     taken: set[str] = set()
     files: list[InputFile] = []
     parts: list[Part] = []
@@ -104,6 +112,7 @@ def plan_files(inputs: Sequence[str], *, part_bytes: int = PART_BYTES) -> Plan:
         start = position = 0
         first_line = number = 1
         here: dict[str, str] = {}
+        group: str | int | None = None
 
         def close_part(stop: int, index: int = index) -> None:
             parts.append(Part(len(parts), index, start, stop, first_line, dict(here)))  # noqa: B023
@@ -111,19 +120,22 @@ def plan_files(inputs: Sequence[str], *, part_bytes: int = PART_BYTES) -> Plan:
 
         with path.open("rb") as handle:
             for number, line in enumerate(handle, 1):
+                record = _peek(_without_mark(line, number)) if line.strip() else None
+                is_full = position - start >= part_bytes
+                if is_full and not (record and group is not None and record.group == group):
+                    close_part(position)
+                    start, first_line = position, number
                 digest.update(line)
                 position += len(line)
-                if line.strip():
+                if record is not None:
                     n_records += 1
-                    wanted = own_id(_without_mark(line, number), name, number)
+                    group = record.group
+                    wanted = _own_id(record, name, number)
                     unique = _unused(wanted, taken)
                     taken.add(unique)
                     if unique != wanted:
                         here[str(number)] = unique
                         renamed.append((wanted, unique))
-                if position - start >= part_bytes:
-                    close_part(position)
-                    start, first_line = position, number + 1
         if position > start:
             close_part(position)
         if not position:
@@ -131,7 +143,7 @@ def plan_files(inputs: Sequence[str], *, part_bytes: int = PART_BYTES) -> Plan:
         files.append(InputFile(name, position, digest.hexdigest()))
     if not n_records:
         raise InputError(f"{', '.join(names)}: only blank lines; expected one conversation a line, as JSON.")
-    return Plan(paths, tuple(files), tuple(parts), n_records, tuple(renamed))
+    return Plan(paths, tuple(files), tuple(parts), n_records, tuple(renamed), places)
 
 
 def _unused(wanted: str, taken: set[str]) -> str:
@@ -151,32 +163,7 @@ def _existing(name: str) -> Path:
     if path.is_file():
         return path
     with path.open("rb") as pipe:
-        return _spool(pipe)
-
-
-def _unpacked(path: Path, name: str) -> Path:
-    """The file itself, or a temporary copy of what is compressed in it: parts are read apart."""
-    with path.open("rb") as handle:
-        magic = handle.read(4)
-    codec = next((codec for start, codec in _COMPRESSED.items() if magic.startswith(start)), None)
-    if codec is None:
-        return path
-    import pyarrow as pa
-
-    try:
-        with pa.CompressedInputStream(pa.OSFile(str(path)), codec) as stream:
-            return _spool(stream)
-    except OSError as error:
-        raise InputError(f"{name} is damaged: {error}. Compress it again.") from error
-
-
-def _spool(stream: SupportsRead[bytes]) -> Path:
-    """A temporary copy, deleted when the process ends."""
-    with tempfile.NamedTemporaryFile(prefix="tokscore-", suffix=".jsonl", delete=False) as spool:
-        path = Path(spool.name)
-        atexit.register(path.unlink, missing_ok=True)
-        shutil.copyfileobj(stream, spool, _COPIED_BYTES)
-    return path
+        return spool(pipe)
 
 
 def read_lines(plan: Plan, part: Part) -> Iterator[Line]:
@@ -191,6 +178,6 @@ def read_lines(plan: Plan, part: Part) -> Iterator[Line]:
                 raise InputError(f"{name} became shorter while it was read; run again when it is complete.")
             line = _without_mark(line, number)
             if line.strip():
-                identifier = part.renamed.get(str(number)) or own_id(line, name, number)
+                identifier = part.renamed.get(str(number)) or _own_id(_peek(line), name, number)
                 yield Line(number, identifier, line)
             number += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,8 @@ _COLUMNS = (
     "source_codes",
     "char_starts",
     "char_stops",
+    "recorded_logprobs",
+    "recorded_is_content",
 )
 
 
@@ -82,6 +84,8 @@ class RenderedTokens:
         text: The rendered text; None for tokens of a dataset, which keeps ids only.
         char_starts: int64, first character of each token in `text`; None without it.
         char_stops: int64, one past the last; equal to the start where a token stands for no character.
+        recorded_logprobs: float32 in nats, NaN where the input carried none; None without any.
+        recorded_is_content: bool, as the input said; None where it did not.
     """
 
     token_ids: NDArray[np.int32]
@@ -95,11 +99,13 @@ class RenderedTokens:
     text: str | None = None
     char_starts: NDArray[np.int64] | None = None
     char_stops: NDArray[np.int64] | None = None
+    recorded_logprobs: NDArray[np.float32] | None = None
+    recorded_is_content: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         for name in _COLUMNS:
             column = getattr(self, name)
-            if column is None:  # no text
+            if column is None:
                 continue
             if column.shape != (len(self.token_ids),):
                 raise ValueError(f"{name} has shape {column.shape} for {len(self.token_ids)} tokens")
@@ -113,23 +119,18 @@ class RenderedTokens:
     def __getitem__(self, key: slice) -> RenderedTokens:
         if not isinstance(key, slice) or key.step not in (None, 1):
             raise TypeError("tokens are sliced with a step of 1; the arrays take any index")
-        return replace(
-            self,
-            token_ids=self.token_ids[key],
-            message_indices=self.message_indices[key],
-            sampled_mask=self.sampled_mask[key],
-            is_content=self.is_content[key],
-            source_codes=self.source_codes[key],
-            char_starts=None if self.char_starts is None else self.char_starts[key],
-            char_stops=None if self.char_stops is None else self.char_stops[key],
-        )
+        cut: dict[str, Any] = {}  # Any: arrays of several types
+        for name in _COLUMNS:
+            column = getattr(self, name)
+            cut[name] = None if column is None else column[key]
+        return replace(self, **cut)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RenderedTokens):
             return NotImplemented
         pairs = [(getattr(self, field.name), getattr(other, field.name)) for field in fields(self)]
         return all(
-            np.array_equal(mine, theirs) if isinstance(mine, np.ndarray) else mine == theirs
+            _same(mine, theirs) if isinstance(mine, np.ndarray) else mine is theirs or mine == theirs
             for mine, theirs in pairs
         )
 
@@ -270,6 +271,12 @@ class RenderedTokens:
         row = ConversationRow(conversation_id or "", branch, source_file="", source_line=0)
         table = pa.table(token_columns([RenderedConversation(row, self)]), schema=TOKENS)
         return table if conversation_id is not None else table.drop_columns(["conversation_id", "branch"])
+
+
+def _same(mine: NDArray[np.generic], theirs: object) -> bool:
+    if not isinstance(theirs, np.ndarray):
+        return False
+    return np.array_equal(mine, theirs, equal_nan=np.issubdtype(mine.dtype, np.floating))
 
 
 class ConversationRow(NamedTuple):

@@ -8,19 +8,22 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokscore.rendering.batches import render_many
-from tokscore.rendering.conversations import Conversation, parse_conversation
+from tokscore.rendering.conversations import Conversation
 from tokscore.rendering.dataset import VOCABULARY_NAME, Dataset
 from tokscore.rendering.errors import ConversationError, InputError, UsageError
+from tokscore.rendering.formats import load_format
 from tokscore.rendering.limits import DEFAULT_LIMITS, TemplateLimits
 from tokscore.rendering.manifest import MANIFEST_NAME, InputFile, Part, Setting, TokenizerIdentity
 from tokscore.rendering.plan import Line, Plan, plan_files, read_lines
+from tokscore.rendering.recorded import Recorded, RecordedBranch, branch_items
+from tokscore.rendering.records import Records
 from tokscore.rendering.rendered import (
     ConversationRow,
     FailedConversation,
@@ -87,8 +90,10 @@ class ConversationSource:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,  # Any: JSON values
         length_limit: LengthLimit | None = None,
+        records: Records | None = None,
     ) -> None:
         self.plan = plan
+        self._records = Records(plan, "openai") if records is None else records
         self.renderer = renderer
         self._tools = tools
         self.length_limit = length_limit
@@ -98,43 +103,49 @@ class ConversationSource:
         self.tokenizer = renderer.tokenizer.identity()
         self.settings = settings
 
-    def parse(self, line: Line) -> Conversation:
-        """The conversation in one line, with the tools of the run if it carries none.
+    def parse(self, line: Line, part: Part) -> list[Conversation | RecordedBranch]:
+        """The branches in one line, with the tools of the run if it carries none.
 
         Raises:
             ConversationError: The record cannot be used.
         """
-        conversation = parse_conversation(line.content)
-        return replace(conversation, tools=self._tools) if conversation.tools is None else conversation
+        found = self._records.read(line, part)
+        if isinstance(found, Conversation):
+            return [replace(found, tools=self._tools) if found.tools is None else found]
+        trace = replace(found, tools=self._tools) if found.tools is None else found
+        return list(branch_items(trace, self.renderer.tokenizer))
 
     def read(self, part: Part) -> Iterator[RenderedConversation | FailedConversation]:
-        """Render the lines of one part."""
+        """Render the lines of one part; the branches of a record follow each other."""
         name = self.inputs[part.file].name
-        waiting: deque[tuple[Line, str | None]] = deque()
+        waiting: deque[_Waiting] = deque()
 
-        def parsed() -> Iterator[Conversation | ConversationError]:
+        def parsed() -> Iterator[Conversation | RecordedBranch | ConversationError]:
             for line in read_lines(self.plan, part):
+                items: Sequence[Conversation | RecordedBranch | ConversationError]
                 try:
-                    item: Conversation | ConversationError = self.parse(line)
+                    items = self.parse(line, part)
                 except ConversationError as error:
-                    item = error
-                metadata = item.metadata if isinstance(item, Conversation) else None
-                waiting.append((line._replace(content=b""), metadata))
-                yield item
+                    items = [error]
+                for branch, item in enumerate(items):
+                    waiting.append(_Waiting(line.conversation_id, line.number, branch, _metadata_of(item)))
+                    yield item
 
         for rendered in render_many(self.renderer, parsed(), first_number=part.first_line - 1):
-            line, metadata = waiting.popleft()
+            place = waiting.popleft()
             try:
                 tokens, status = self.finish(rendered)
             except ConversationError as error:
                 yield FailedConversation(
-                    line.conversation_id, name, line.number, error.path, error.reason, error.hint
+                    place.conversation_id, name, place.line, error.path, error.reason, error.hint
                 )
                 continue
-            row = ConversationRow(line.conversation_id, 0, name, line.number, status, metadata)
+            row = ConversationRow(
+                place.conversation_id, place.branch, name, place.line, status, place.metadata
+            )
             yield RenderedConversation(row, tokens)
 
-    def finish(self, rendered: RenderedTokens | ConversationError) -> tuple[RenderedTokens, str]:
+    def finish(self, rendered: RenderedTokens | Recorded | ConversationError) -> tuple[RenderedTokens, str]:
         """What enters the dataset of a rendered conversation, and its status.
 
         Raises:
@@ -142,15 +153,33 @@ class ConversationSource:
         """
         if isinstance(rendered, ConversationError):
             raise rendered
-        untracked = UNTRACKED_STATUS if rendered.n_untracked_characters else None
-        tokens, cut = rendered, None
+        if isinstance(rendered, Recorded):
+            tokens, status = rendered
+        else:
+            tokens, status = rendered, UNTRACKED_STATUS if rendered.n_untracked_characters else None
+        cut = None
         if self.length_limit is not None:
-            tokens, cut = self.length_limit.apply(rendered)
-        return tokens, ",".join(filter(None, (untracked, cut))) or "ok"
+            tokens, cut = self.length_limit.apply(tokens)
+        return tokens, ",".join(filter(None, (status, cut))) or "ok"
 
     def vocabulary(self) -> pa.Table:
         """The tokenizer's."""
         return vocabulary_table(self.renderer.tokenizer)
+
+
+class _Waiting(NamedTuple):
+    """A branch that is being rendered."""
+
+    conversation_id: str
+    line: int
+    branch: int
+    metadata: str | None
+
+
+def _metadata_of(item: Conversation | RecordedBranch | ConversationError) -> str | None:
+    if isinstance(item, ConversationError):
+        return None
+    return item.metadata if isinstance(item, Conversation) else item.conversation.metadata
 
 
 class DatasetSource:
@@ -220,6 +249,7 @@ def open_source(
     revision: str | None = None,
     part_bytes: int | None = None,
     template_time: str | None = None,
+    input_format: str | None = None,
 ) -> ConversationSource | DatasetSource:
     """The source for what a user named: conversation files, or one token dataset.
 
@@ -236,6 +266,7 @@ def open_source(
         revision: Of the model, on the hub.
         part_bytes: Input bytes a part.
         template_time: ISO date and time that templates which print the date take for now.
+        input_format: One of `formats.FORMATS`; by default found by looking at the first record.
 
     Raises:
         UsageError: The inputs do not go together.
@@ -258,7 +289,10 @@ def open_source(
     from tokscore.rendering.renderer import Renderer, Verify
 
     chosen = Verify.SAMPLE if verify is None else verify
+    if input_format is not None:
+        load_format(input_format)  # a wrong name is said before anything is read
     plan = plan_files(inputs) if part_bytes is None else plan_files(inputs, part_bytes=part_bytes)
+    records = Records(plan, input_format)
     source_template = None if template is None else _read_template(template)
     tokenizer = ChatTokenizer(model, revision=revision, template=source_template)
     now = _parse_time(template_time)
@@ -280,10 +314,13 @@ def open_source(
         "add_generation_prompt": add_generation_prompt,
         "verify": chosen.value,
         "transformers": transformers.__version__,
+        "input_format": records.format.name,
     }
     if any(uses_date(tokenizer.chat_template(has_tools=has_tools)) for has_tools in (False, True)):
         settings["template_time"] = now.isoformat()
-    return ConversationSource(plan, renderer, settings, tools=tools, length_limit=length_limit)
+    return ConversationSource(
+        plan, renderer, settings, tools=tools, length_limit=length_limit, records=records
+    )
 
 
 def _sorted_json(value: object) -> bytes:

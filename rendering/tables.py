@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 ROW_GROUP_ROWS = 131_072
 
 
@@ -34,6 +34,8 @@ TOKENS = pa.schema(
         _field("is_content", pa.bool_()),  # some character came from a message body
         _field("is_sampled", pa.bool_(), nullable=True),  # a model generated it; null: cannot be told
         _field("position_in_message", pa.int32()),  # index among the tokens of its message (or of -1)
+        _field("recorded_is_content", pa.bool_(), nullable=True),  # as the input said; null where it did not
+        _field("recorded_logprob", pa.float32(), nullable=True),  # nats, as the input said; null without one
     ]
 )
 
@@ -46,7 +48,6 @@ SCORES = pa.schema(
         _field("entropy", pa.float32(), nullable=True),  # nats; null where the engine does not give it
         _field("top_ids", pa.list_(pa.int32()), nullable=True),  # the k most likely ids, in descending order
         _field("top_logprobs", pa.list_(pa.float32()), nullable=True),  # their logprobs
-        _field("recorded_logprob", pa.float32(), nullable=True),  # what the input carried, if anything
     ]
 )
 

@@ -185,6 +185,13 @@ class ChatTokenizer:
                 start = cut
         yield text[start:]
 
+    def text_of(self, token_ids: NDArray[np.int32]) -> str | None:
+        """The text that the bytes of all ids spell, None where they are not known or no valid text."""
+        try:
+            return b"".join(map(self.token_bytes.contents.__getitem__, token_ids.tolist())).decode()  # type: ignore[arg-type]
+        except (TypeError, IndexError, UnicodeDecodeError):
+            return None
+
     def align(self, text: str, token_ids: NDArray[np.int32]) -> Encoding:
         """The characters of `text` that each of its tokens stands for.
 

@@ -27,7 +27,6 @@ def score_columns(scores: SequenceScores | None, n_tokens: int) -> dict[str, pa.
             "entropy": pa.nulls(n_tokens, pa.float32()),
             "top_ids": pa.nulls(n_tokens, pa.list_(pa.int32())),
             "top_logprobs": pa.nulls(n_tokens, pa.list_(pa.float32())),
-            "recorded_logprob": pa.nulls(n_tokens, pa.float32()),
         }
     entropy = scores.entropy
     return {
@@ -36,7 +35,6 @@ def score_columns(scores: SequenceScores | None, n_tokens: int) -> dict[str, pa.
         "entropy": pa.nulls(n_tokens, pa.float32()) if entropy is None else _after_null(entropy),
         "top_ids": _lists_after_null(scores.top_ids),
         "top_logprobs": _lists_after_null(scores.top_logprobs),
-        "recorded_logprob": pa.nulls(n_tokens, pa.float32()),
     }
 
 

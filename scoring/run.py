@@ -14,6 +14,7 @@ from tokscore.rendering.dataset import Dataset, prepare_output
 from tokscore.rendering.errors import ConversationError, EngineError
 from tokscore.rendering.manifest import Manifest, Setting
 from tokscore.rendering.parts import PartWriter
+from tokscore.rendering.recorded import MEDIA_STATUS
 from tokscore.rendering.rendered import FailedConversation, RenderedConversation
 from tokscore.rendering.run import OnError
 from tokscore.rendering.tables import DatasetKind
@@ -252,6 +253,12 @@ def _is_ready(
 
 def _admit(conversation: RenderedConversation, spec: EngineSpec) -> RenderedConversation | FailedConversation:
     """The conversation, or why the model cannot take it."""
+    if MEDIA_STATUS in conversation.row.status.split(","):
+        return _failure(
+            conversation,
+            "holds images, audio or files, which no engine here takes; its ids alone would get logprobs of "
+            "another input.",
+        )
     token_ids = conversation.tokens.token_ids
     n_tokens, limit, vocab_size = len(token_ids), spec.model.max_length, spec.model.vocab_size
     if n_tokens > limit:

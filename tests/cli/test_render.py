@@ -132,9 +132,10 @@ def test_a_dry_run_writes_nothing(
     finished = tokscore(
         "render", path, "-m", tiny_model, "-o", tmp_path / "out", "--dry-run", "--format", "json"
     )
-    assert json.loads(finished.stdout) == [
-        {"input": "convs.jsonl", "size_bytes": path.stat().st_size, "n_parts": 1}
-    ]
+    plan = json.loads(finished.stdout)
+    assert plan["inputs"] == [{"input": "convs.jsonl", "size_bytes": path.stat().st_size, "n_parts": 1}]
+    assert (plan["n_conversations"], plan["n_sequences"], plan["is_exact"]) == (1, 1, True)
+    assert plan["n_logical_tokens"] == plan["n_unique_tokens"] > 0
     assert not (tmp_path / "out").exists()
 
 

@@ -27,7 +27,6 @@ def test_the_first_token_is_null_and_the_rest_moves_down() -> None:
         "entropy": [None, 0.5, 0.5],
         "top_ids": [None, [0, 1], [2, 3]],
         "top_logprobs": [None, [0.0, -1.0], [-2.0, -3.0]],
-        "recorded_logprob": [None, None, None],
     }
 
 

@@ -1,0 +1,135 @@
+"""`tokscore drift`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from tokscore.cli import options
+from tokscore.cli.inputs import RenderOptions, open_conversations
+from tokscore.cli.options import Format
+from tokscore.cli.output import Column, ProgressLine, counted, note, print_json, print_rows
+
+SHOWN = 24
+EPILOG = """Examples:
+
+\b
+  tokscore drift examples/recorded.jsonl -m ~/.cache/tokscore/models/smollm2-135m-instruct \\
+      --template examples/chatml_tools.jinja
+  tokscore drift examples/recorded.jsonl -m ~/.cache/tokscore/models/smollm2-135m-instruct \\
+      --template examples/chatml_tools.jinja --format json
+"""
+COLUMNS = (
+    Column("conversation_id", "conversation"),
+    Column("branch", "branch"),
+    Column("position", "first at"),
+    Column("n_tokens", "of tokens"),
+    Column("n_after", "tokens after"),
+    Column("kind", "kind"),
+    Column("message_index", "message"),
+    Column("role", "role"),
+    Column("recorded", "recorded"),
+    Column("rendered", "rendered"),
+)
+SUMMARY = (
+    Column("kind", "kind"),
+    Column("n_branches", "branches"),
+    Column("n_after", "tokens after"),
+)
+
+
+def drift(
+    inputs: options.Inputs,
+    model: options.Model,
+    template: options.Template = None,
+    template_kwargs: options.TemplateKwargs = None,
+    tools: options.Tools = None,
+    template_timeout: options.TemplateTimeout = options.TEMPLATE_TIMEOUT_S,
+    template_characters: options.TemplateCharacters = options.TEMPLATE_CHARACTERS,
+    on_error: options.OnErrorOption = options.OnErrorChoice.FAIL,
+    revision: options.Revision = None,
+    template_time: options.TemplateTime = None,
+    input_format: options.InputFormat = None,
+    form: options.FormatOption = Format.TABLE,
+) -> None:
+    """Show where rendering recorded trajectories again would give other ids than the model saw.
+
+    Compares the recorded ids of every conversation with the template's rendering of its messages and says
+    where they part first and why. Nothing is written.
+    """
+    from tokscore.rendering.drift import Drift, NotRecorded
+    from tokscore.rendering.drift import drift as find
+    from tokscore.rendering.errors import InputError
+    from tokscore.rendering.source import ConversationSource
+
+    chosen = RenderOptions(
+        template=template,
+        template_kwargs=template_kwargs,
+        tools=tools,
+        add_generation_prompt=False,
+        verify=options.VerifyChoice.SAMPLE,
+        max_tokens=None,
+        truncate=None,
+        template_timeout=template_timeout,
+        template_characters=template_characters,
+        revision=revision,
+        template_time=template_time,
+        input_format=input_format,
+    )
+    source = open_conversations(inputs, model, chosen, None, allow_dataset=False)
+    assert isinstance(source, ConversationSource)
+    found: list[Drift] = []
+    n_same = n_not_recorded = n_failed = n_tokens = 0
+    with ProgressLine("comparing", source.n_conversations, "conversations") as line:
+        for n_done, item in enumerate(find(source), 1):
+            if isinstance(item, NotRecorded):
+                n_not_recorded += 1
+            elif not isinstance(item, Drift):
+                if on_error is options.OnErrorChoice.FAIL:
+                    raise item.error()
+                note(f"skipped: {item.error()}")
+                n_failed += 1
+            else:
+                n_tokens += item.n_tokens
+                if item.kind is None:
+                    n_same += 1
+                else:
+                    found.append(item)
+            line.update(n_done, n_tokens)
+    if not n_same and not found:
+        raise InputError(
+            f"no conversation of {', '.join(Path(name).name for name in inputs)} could be compared: "
+            f"{n_not_recorded:,} have no recorded token ids, {n_failed:,} could not be read.\n"
+            "tokscore formats lists the formats that carry ids."
+        )
+    rows = [{**item._asdict(), "kind": str(item.kind)} for item in found]
+    branches, after = Counter(str(item.kind) for item in found), Counter[str]()
+    for item in found:
+        after[str(item.kind)] += item.n_after
+    summary = [{"kind": kind, "n_branches": n, "n_after": after[kind]} for kind, n in branches.most_common()]
+    if form is Format.JSON:
+        print_json(
+            {
+                "n_same": n_same,
+                "n_drifted": len(found),
+                "n_not_recorded": n_not_recorded,
+                "n_failed": n_failed,
+                "n_tokens": n_tokens,
+                "by_kind": summary,
+                "drifted": rows,
+            }
+        )
+    elif form is Format.CSV:
+        print_rows(COLUMNS, rows, form)
+    else:
+        print_rows(SUMMARY, summary, form, title="Drift by kind")
+        shown = [
+            {**row, "recorded": repr(row["recorded"]), "rendered": repr(row["rendered"])} for row in rows
+        ]
+        print_rows(COLUMNS, shown[:SHOWN], form, title="First differences")
+        if len(rows) > SHOWN:
+            note(f"only the first {SHOWN} are shown; --format json or csv shows all.")
+    note(
+        f"of {counted(n_same + len(found), 'recorded sequence')}, {n_same:,} rendered to the same ids and "
+        f"{len(found):,} did not; {n_not_recorded:,} had no ids."
+    )

@@ -1,0 +1,48 @@
+"""`tokscore formats`."""
+
+from __future__ import annotations
+
+from tokscore.cli import options
+from tokscore.cli.options import Format
+from tokscore.cli.output import Column, print_rows
+
+EPILOG = """Examples:
+
+\b
+  tokscore formats
+  tokscore formats --format json
+"""
+COLUMNS = (
+    Column("name", "format"),
+    Column("has_ids", "ids"),
+    Column("has_logprobs", "logprobs"),
+    Column("has_branches", "branches"),
+)
+
+
+def formats(form: options.FormatOption = Format.TABLE) -> None:
+    """List the formats of trajectories that render, logprobs and drift read.
+
+    The first record of an input tells its format; --input-format overrides that.
+    """
+    from tokscore.rendering.formats import FORMATS, load_format
+
+    rows = []
+    for name in FORMATS:
+        found = load_format(name)
+        rows.append(
+            {
+                "name": name,
+                "has_ids": found.has_ids,
+                "has_logprobs": found.has_logprobs,
+                "has_branches": found.has_branches,
+                "fields": found.fields,
+                "example": found.example,
+            }
+        )
+    if form is not Format.TABLE:
+        print_rows((*COLUMNS, Column("fields", "fields"), Column("example", "example")), rows, form)
+        return
+    print_rows(COLUMNS, rows, form, title="Input formats")
+    for row in rows:
+        print(f"{row['name']}\n  fields   {row['fields']}\n  example  {row['example']}\n")

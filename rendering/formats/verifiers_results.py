@@ -1,0 +1,228 @@
+"""`verifiers-results`: results.jsonl of verifiers evaluations, with or without the ids of every step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tokscore.rendering.conversations import check_objects, kind_of
+from tokscore.rendering.errors import ConversationError
+from tokscore.rendering.formats import Format, Place
+from tokscore.rendering.formats.fields import (
+    flag_array,
+    get,
+    id_array,
+    metadata_text,
+    need,
+    number_array,
+)
+from tokscore.rendering.formats.tokens import share_messages
+from tokscore.rendering.formats.verifiers import openai_message, openai_tools
+from tokscore.rendering.traces import NO_PARENT, Node, NodeTokens, Trace, linear
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_METADATA = (
+    "example_id",
+    "task",
+    "env_id",
+    "answer",
+    "info",
+    "reward",
+    "metrics",
+    "advantage",
+    "error",
+    "stop_condition",
+    "is_completed",
+    "is_truncated",
+)
+_IDS = "a list of token ids"
+_FLAGS = "a list of true and false, one a token id"
+
+
+class _Tree:
+    """Nodes by the ids they add, so that steps share the prompts they have in common."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self._children: dict[int, list[int]] = {}
+
+    def add(self, node: Node) -> int:
+        self.nodes.append(node)
+        self._children.setdefault(node.parent, []).append(len(self.nodes) - 1)
+        return len(self.nodes) - 1
+
+    def longest_prefix(self, token_ids: NDArray[np.int32]) -> tuple[int, int]:
+        """The last of the nodes from a root on that hold the first of these ids, and how many they hold."""
+        best, n_best = NO_PARENT, 0
+        found = [(NO_PARENT, 0)]
+        while found:
+            at, n_ids = found.pop()
+            if n_ids > n_best:
+                best, n_best = at, n_ids
+            for child in self._children.get(at, ()):
+                tokens = self.nodes[child].tokens
+                assert tokens is not None
+                stop = n_ids + len(tokens.token_ids)
+                if stop > n_ids and np.array_equal(tokens.token_ids, token_ids[n_ids:stop]):
+                    found.append((child, stop))
+        return best, n_best
+
+    def n_messages(self, node: int) -> int:
+        """Messages from the root to a node."""
+        n = 0
+        while node != NO_PARENT:
+            n += len(self.nodes[node].messages)
+            node = self.nodes[node].parent
+        return n
+
+
+def _matches(record: Mapping[str, Any]) -> bool:
+    # TRL's logs of completions have a prompt, a completion and an advantage too.
+    is_result = "reward" in record and "advantage" not in record
+    return (
+        "prompt" in record
+        and "completion" in record
+        and (is_result or "example_id" in record or isinstance(record.get("trajectory"), list))
+    )
+
+
+def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
+    steps = check_objects(record.get("trajectory"), "$.trajectory") or []
+    tokens = [
+        get(step, "tokens", dict, f"$.trajectory[{i}]", "an object or null") for i, step in enumerate(steps)
+    ]
+    has_ids = any(each is not None for each in tokens)
+    prompt = _messages(record, "prompt", "user", "$", allow_media=has_ids) or []
+    completion = _messages(record, "completion", "assistant", "$", allow_media=has_ids) or []
+    key = "tool_defs" if record.get("tool_defs") is not None else "tools"
+    tools = openai_tools(record.get(key), f"$.{key}")
+    metadata = metadata_text(record, _METADATA, advantages=_per_step(steps, "advantage"))
+    if has_ids:
+        return Trace(_step_nodes(steps, prompt, completion), tools, metadata=metadata)
+    if not prompt and not completion:
+        raise ConversationError("and completion are empty; expected messages.", path="$.prompt")
+    nodes = [Node(NO_PARENT, (message,)) for message in prompt]
+    nodes += [Node(NO_PARENT, (message,), message["role"] == "assistant") for message in completion]
+    is_text = all(isinstance(record.get(each), str) for each in ("prompt", "completion"))
+    return Trace(linear(nodes), tools, metadata=metadata, is_text=is_text)  # asked for as text, not as a chat
+
+
+def _per_step(steps: Sequence[Mapping[str, Any]], key: str) -> list[object] | None:
+    values = [step.get(key) for step in steps]
+    return values if any(value is not None for value in values) else None
+
+
+def _messages(
+    record: Mapping[str, Any], key: str, role: str, path: str, *, allow_media: bool
+) -> list[dict[str, Any]] | None:
+    """The messages at `key`; text becomes one message of that role."""
+    value = record.get(key)
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return [{"role": role, "content": value}]
+    if not isinstance(value, list):
+        raise ConversationError(
+            f"is {kind_of(value)}; expected a list of messages or text.", path=f"{path}.{key}"
+        )
+    return [
+        openai_message(message, f"{path}.{key}[{i}]", allow_media=allow_media)
+        for i, message in enumerate(value)
+    ]
+
+
+def _step_nodes(
+    steps: Sequence[Mapping[str, Any]], prompt: list[dict[str, Any]], completion: list[dict[str, Any]]
+) -> list[Node]:
+    tree = _Tree()
+    for i, step in enumerate(steps):
+        path = f"$.trajectory[{i}]"
+        tokens = get(step, "tokens", dict, path, "an object or null")
+        if tokens is None:
+            raise ConversationError(
+                "missing ids on some steps: this one has none; expected them on every step, or on none.",
+                path=f"{path}.tokens",
+            )
+        before, answer = _prompt_tokens(tokens, path), _answer_tokens(tokens, path)
+        said = _messages(step, "prompt", "user", path, allow_media=True)
+        spoken = _messages(step, "completion", "assistant", path, allow_media=True)
+        if i == 0:
+            said = prompt if said is None else said
+        if len(steps) == 1:
+            spoken = completion if spoken is None else spoken
+        parent, n_shared = tree.longest_prefix(before.token_ids)
+        own = tuple((said or [])[tree.n_messages(parent) :])
+        if own or n_shared < len(before.token_ids):
+            rest = NodeTokens(before.token_ids[n_shared:], before.sampled_mask[n_shared:])
+            parent = tree.add(Node(parent, own, tokens=rest))
+        tree.add(Node(parent, tuple(spoken or [{"role": "assistant"}]), True, answer))
+    if len(steps) == 1 or any(
+        step.get(key) is not None for step in steps for key in ("prompt", "completion")
+    ):
+        return tree.nodes
+    return _with_messages(tree.nodes, completion)
+
+
+def _with_messages(nodes: list[Node], completion: Sequence[Mapping[str, Any]]) -> list[Node]:
+    """The nodes with the messages behind the prompt, as they were where it cannot be told whose they are."""
+    n_before = 0 if nodes[0].is_sampled else 1
+    is_linear = all(node.parent == i - 1 for i, node in enumerate(nodes))
+    shares = share_messages(completion, [node.is_sampled for node in nodes[n_before:]]) if is_linear else None
+    if shares is None:
+        return nodes
+    no_ids = NodeTokens(np.zeros(0, np.int32), np.zeros(0, np.int8))
+    return linear(
+        [
+            *nodes[:n_before],
+            *(
+                Node(NO_PARENT, share.messages, tokens=no_ids)
+                if share.step is None
+                else nodes[n_before + share.step]._replace(messages=share.messages)
+                for share in shares
+            ),
+        ]
+    )
+
+
+def _prompt_tokens(tokens: Mapping[str, Any], step: str) -> NodeTokens:
+    path = f"{step}.tokens"
+    ids = id_array(need(tokens, "prompt_ids", list, path, _IDS), f"{path}.prompt_ids")
+    flags = get(tokens, "prompt_mask", list, path, _FLAGS)
+    mask = np.zeros(len(ids), bool) if flags is None else flag_array(flags, len(ids), f"{path}.prompt_mask")
+    return NodeTokens(ids, mask.astype(np.int8))
+
+
+def _answer_tokens(tokens: Mapping[str, Any], step: str) -> NodeTokens:
+    path = f"{step}.tokens"
+    ids = id_array(need(tokens, "completion_ids", list, path, _IDS), f"{path}.completion_ids")
+    n = len(ids)
+    flags = get(tokens, "completion_mask", list, path, _FLAGS)
+    mask = np.ones(n, bool) if flags is None else flag_array(flags, n, f"{path}.completion_mask")
+    # verifiers writes an empty list where there are none.
+    given = get(tokens, "completion_logprobs", list, path, "a list of numbers, one a completion id") or None
+    if given is not None and len(given) != n:
+        raise ConversationError(
+            f"has {len(given):,} values for {n:,} token ids.", path=f"{path}.completion_logprobs"
+        )
+    logprobs = None if given is None else number_array(given, f"{path}.completion_logprobs")
+    return NodeTokens(ids, mask.astype(np.int8), logprobs=logprobs)
+
+
+FORMAT = Format(
+    name="verifiers-results",
+    fields="prompt, completion, reward, tool_defs|tools, trajectory[prompt, completion, tokens[prompt_ids, "
+    "prompt_mask, completion_ids, completion_mask, completion_logprobs]]",
+    has_ids=True,
+    has_logprobs=True,
+    has_branches=True,
+    example='{"prompt": [{"role": "user", "content": "Hi"}], "completion": [{"role": "assistant", "content": '
+    '"Hello!"}], "reward": 1.0, "trajectory": [{"tokens": {"prompt_ids": [1, 15, 2], "prompt_mask": '
+    '[0, 0, 0], "completion_ids": [27, 2], "completion_mask": [1, 1], "completion_logprobs": '
+    "[-0.5, -0.25]}}]}",
+    matches=_matches,
+    parse=_parse,
+)

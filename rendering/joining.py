@@ -1,0 +1,222 @@
+"""Batches of requests joined with the file of their outputs, which holds no messages of its own."""
+
+from __future__ import annotations
+
+import codecs
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tokscore.rendering.errors import InputError
+from tokscore.rendering.unpacking import temporary_copy
+
+_NULL = msgspec.Raw(b"null")
+_NO_OUTPUT = msgspec.Raw(b'{"message": "no output for this request"}')
+
+
+class _BatchLine(msgspec.Struct):
+    """A line of a batch: a request has a body, an output a response or an error, their join a request."""
+
+    custom_id: str
+    request: msgspec.Raw = _NULL
+    body: msgspec.Raw = _NULL
+    response: msgspec.Raw = _NULL
+    error: msgspec.Raw = _NULL
+
+    @property
+    def is_request(self) -> bool:
+        """Whether it is a request alone."""
+        return self.body != _NULL
+
+    @property
+    def is_output(self) -> bool:
+        """Whether it is an output alone."""
+        return self.body == self.request == _NULL
+
+
+_BATCH_LINE = msgspec.json.Decoder(_BatchLine)
+
+
+class Source(NamedTuple):
+    """A file to read.
+
+    Attributes:
+        path: Of the file, or of a temporary copy.
+        input_index: Of the given file that it is named after.
+    """
+
+    path: Path
+    input_index: int
+
+
+def batch_pairs(paths: Sequence[Path], names: Sequence[str]) -> list[Source]:
+    """The files to read, with every batch of requests joined with its outputs.
+
+    Outputs belong to the requests that hold their first `custom_id`. Files of other formats, requests without
+    outputs, and outputs where no requests are given stay as they are.
+
+    Args:
+        paths: One record a line.
+        names: Of each, as the user knows it.
+
+    Raises:
+        InputError: Outputs belong to no requests, or to several files of them; or as `joined`.
+    """
+    firsts = [_first_batch_line(path) for path in paths]
+    requests = [i for i, first in enumerate(firsts) if first is not None and first.is_request]
+    outputs = {i: first.custom_id for i, first in enumerate(firsts) if first is not None and first.is_output}
+    if not requests or not outputs:
+        return [Source(path, i) for i, path in enumerate(paths)]
+    holders: dict[str, list[int]] = {custom_id: [] for custom_id in outputs.values()}
+    for i in requests:
+        for custom_id in holders.keys() & {line.custom_id for _, line in _lines(paths[i]) if line}:
+            holders[custom_id].append(i)
+    owned: dict[int, list[int]] = {}
+    for i, custom_id in outputs.items():
+        found = holders[custom_id]
+        if len(found) != 1:
+            holding = " and ".join(names[j] for j in found) or "none of the files of requests"
+            raise InputError(
+                f'{names[i]}: its first custom_id "{custom_id}" is in {holding}; expected it in one of them. '
+                "Give each batch with its outputs in a run of its own."
+            )
+        owned.setdefault(found[0], []).append(i)
+    return [
+        Source(_join(paths, names, i, owned[i]) if i in owned else path, i)
+        for i, path in enumerate(paths)
+        if i not in outputs
+    ]
+
+
+def _join(paths: Sequence[Path], names: Sequence[str], request: int, outputs: Sequence[int]) -> Path:
+    order = (request, *outputs)
+    return joined(paths[request], [paths[i] for i in outputs], [names[i] for i in order])
+
+
+def joined(requests: Path, outputs: Sequence[Path], names: Sequence[str]) -> Path:
+    """A batch with its outputs in a temporary file, in the order of the requests.
+
+    A record is `{"custom_id", "request": the line of the request, "response", "error"}`; a request without an
+    output has an error that says so. Lines that are no requests are copied as they are. Of the outputs, only
+    the places are held in memory, 17 bytes each.
+
+    Args:
+        requests: One a line.
+        outputs: One a line, in one file or more: a server may list failures apart.
+        names: Of the requests and of each file of outputs, as the user knows them.
+
+    Raises:
+        InputError: An output has no request or no `custom_id`, or a request has two outputs.
+    """
+    index = _OutputIndex(outputs, names[1:])
+
+    def write(copy: BinaryIO) -> None:
+        for line, request in _lines(requests):
+            if request is None or not request.is_request:
+                copy.write(line)
+                continue
+            output = index.take(request.custom_id)
+            found = _BatchLine(request.custom_id, error=_NO_OUTPUT) if output is None else output
+            copy.write(_joined_line(line, found))
+
+    path = temporary_copy(write)
+    index.check_all_taken(names[0])
+    return path
+
+
+def _joined_line(request: bytes, output: _BatchLine) -> bytes:
+    parts = (
+        b'{"custom_id": ' + msgspec.json.encode(output.custom_id),
+        b'"request": ' + _without_mark(request).strip(),
+        b'"response": ' + bytes(output.response),
+        b'"error": ' + bytes(output.error) + b"}\n",
+    )
+    return b", ".join(parts)
+
+
+class _OutputIndex:
+    """Where the output of every `custom_id` is."""
+
+    def __init__(self, paths: Sequence[Path], names: Sequence[str]) -> None:
+        hashes, offsets = array("q"), array("q")
+        starts = [0]
+        for path, name in zip(paths, names, strict=True):
+            offset = starts[-1]
+            for number, (line, output) in enumerate(_lines(path), 1):
+                if output is not None and output.is_output:
+                    hashes.append(hash(output.custom_id))
+                    offsets.append(offset)
+                elif line.strip():
+                    raise InputError(
+                        f"{name}:{number}: is no output of a batch; expected an object with custom_id, "
+                        "response and error."
+                    )
+                offset += len(line)
+            starts.append(offset)
+        order = np.argsort(np.array(hashes, np.int64), kind="stable")
+        self._paths, self._names, self._starts = paths, names, starts
+        self._hashes = np.array(hashes, np.int64)[order]
+        self._offsets = np.array(offsets, np.int64)[order]
+        self._is_taken = np.zeros(len(order), bool)
+
+    def take(self, custom_id: str) -> _BatchLine | None:
+        """The output of the request, None without one."""
+        key = np.int64(hash(custom_id))
+        first, stop = np.searchsorted(self._hashes, key), np.searchsorted(self._hashes, key, side="right")
+        outputs = [(i, self._read(i)) for i in range(int(first), int(stop))]
+        # Two ids may share a hash.
+        own = [(i, output) for i, output in outputs if output.custom_id == custom_id]
+        if len(own) > 1:
+            files = sorted({self._file(i) for i, _ in own})
+            places = " and ".join(self._names[file] for file in files)
+            raise InputError(f'{places}: custom_id "{custom_id}" has {len(own)} outputs; expected one.')
+        for i, output in own:
+            self._is_taken[i] = True
+            return output
+        return None
+
+    def check_all_taken(self, requests: str) -> None:
+        """Refuse outputs whose request is missing."""
+        missing = np.flatnonzero(~self._is_taken)
+        if len(missing):
+            i = int(missing[self._offsets[missing].argmin()])
+            raise InputError(
+                f'{self._names[self._file(i)]}: custom_id "{self._read(i).custom_id}" is not in {requests}; '
+                "expected the request of every output."
+            )
+
+    def _file(self, i: int) -> int:
+        return int(np.searchsorted(self._starts, self._offsets[i], side="right")) - 1
+
+    def _read(self, i: int) -> _BatchLine:
+        file = self._file(i)
+        with self._paths[file].open("rb") as handle:
+            handle.seek(int(self._offsets[i]) - self._starts[file])
+            found = _batch_line(handle.readline())
+        assert found is not None
+        return found
+
+
+def _first_batch_line(path: Path) -> _BatchLine | None:
+    return next((found for line, found in _lines(path) if line.strip()), None)
+
+
+def _lines(path: Path) -> Iterator[tuple[bytes, _BatchLine | None]]:
+    with path.open("rb") as handle:
+        for line in handle:
+            yield line, _batch_line(line)
+
+
+def _batch_line(line: bytes) -> _BatchLine | None:
+    try:
+        return _BATCH_LINE.decode(_without_mark(line))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _without_mark(line: bytes) -> bytes:
+    return line.removeprefix(codecs.BOM_UTF8)

@@ -1,0 +1,92 @@
+"""How many tokens a plan holds, before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from tokscore.rendering.rendered import FailedConversation, RenderedConversation
+from tokscore.rendering.sharing import share
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tokscore.rendering.manifest import Part
+    from tokscore.rendering.source import TokenSource
+
+SAMPLED_PARTS = 8
+SAMPLED_SEQUENCES = 128  # of each part
+
+
+class PlanSize(NamedTuple):
+    """Tokens of a plan.
+
+    Attributes:
+        n_conversations: Records, those that fail included.
+        n_sequences: Conversations and branches.
+        n_logical_tokens: Of all sequences.
+        n_unique_tokens: What has to be scored where equal beginnings within a part are scored once.
+        n_failed: Records that cannot be used.
+        n_read: Sequences that were read to tell; all of them where `is_exact`.
+        is_exact: Nothing was estimated.
+    """
+
+    n_conversations: int
+    n_sequences: int
+    n_logical_tokens: int
+    n_unique_tokens: int
+    n_failed: int
+    n_read: int
+    is_exact: bool
+
+
+def plan_size(source: TokenSource, *, exact: bool = False) -> PlanSize:
+    """Read a sample of the plan, or all of it, and count its tokens.
+
+    Args:
+        source: Planned conversations, or a token dataset.
+        exact: Read everything; otherwise the beginnings of up to eight parts stand for the rest.
+    """
+    parts = source.parts if exact else _sample(source.parts)
+    n_sequences = n_logical = n_unique = n_failed = n_records = 0
+    is_whole = len(parts) == len(source.parts)
+    for part in parts:
+        items = source.read(part)
+        taken = list(items if exact else islice(items, SAMPLED_SEQUENCES))
+        is_whole &= exact or next(items, None) is None
+        sequences = [item.tokens.token_ids for item in taken if isinstance(item, RenderedConversation)]
+        shared = share(sequences)
+        n_sequences += len(sequences)
+        n_logical += shared.n_logical
+        n_unique += shared.n_unique
+        n_failed += sum(isinstance(item, FailedConversation) for item in taken)
+        n_records += sum(1 for _ in _first_branches(taken))
+    factor = 1.0 if is_whole else source.n_conversations / max(n_records, 1)
+    return PlanSize(
+        n_conversations=source.n_conversations,
+        n_sequences=round(n_sequences * factor),
+        n_logical_tokens=round(n_logical * factor),
+        n_unique_tokens=round(n_unique * factor),
+        n_failed=round(n_failed * factor),
+        n_read=n_sequences,
+        is_exact=is_whole,
+    )
+
+
+def _sample(parts: Sequence[Part]) -> Sequence[Part]:
+    if len(parts) <= SAMPLED_PARTS:
+        return parts
+    return [parts[i * len(parts) // SAMPLED_PARTS] for i in range(SAMPLED_PARTS)]
+
+
+def _first_branches(
+    items: list[RenderedConversation | FailedConversation],
+) -> Iterator[RenderedConversation | FailedConversation]:
+    """One item of each record."""
+    last = None
+    for item in items:
+        this = item.conversation_id if isinstance(item, FailedConversation) else item.row.conversation_id
+        if this != last:
+            yield item
+        last = this

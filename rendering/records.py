@@ -1,0 +1,98 @@
+"""The records of planned files, read in their format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from tokscore.rendering.conversations import Conversation, decode_record
+from tokscore.rendering.errors import ConversationError
+from tokscore.rendering.formats import Place, detect_format, load_format, parse_record
+from tokscore.rendering.manifest import Part
+from tokscore.rendering.plan import Line, Plan, read_lines
+from tokscore.rendering.rendered import FailedConversation
+from tokscore.rendering.traces import Node, Trace, linear
+
+_TRIED_PARTS, _TRIED_LINES = 4, 20
+
+
+class TraceRecord(NamedTuple):
+    """One record as a trajectory."""
+
+    conversation_id: str
+    trace: Trace
+
+
+class Records:
+    """Planned files with the format of their records.
+
+    Attributes:
+        plan: What is read.
+        format: How.
+    """
+
+    def __init__(self, plan: Plan, input_format: str | None = None) -> None:
+        """Find the format.
+
+        Args:
+            plan: What is read.
+            input_format: One of `formats.FORMATS`; by default that of the first record that looks like one,
+                `openai` where none does.
+
+        Raises:
+            UsageError: There is no such format.
+        """
+        self.plan = plan
+        self.format = load_format(input_format or _find_format(plan))
+
+    def read(self, line: Line, part: Part) -> Trace | Conversation:
+        """The record in one line.
+
+        Raises:
+            ConversationError: It cannot be used.
+        """
+        place = Place(self.plan.places[part.file], line.number)
+        return parse_record(decode_record(line.content), self.format, place)
+
+    def traces(self) -> Iterator[TraceRecord | FailedConversation]:
+        """All records in the order of the input."""
+        for part in self.plan.parts:
+            name = self.plan.inputs[part.file].name
+            for line in read_lines(self.plan, part):
+                try:
+                    found = self.read(line, part)
+                except ConversationError as error:
+                    yield failure_at(line, name, error)
+                    continue
+                trace = _as_trace(found) if isinstance(found, Conversation) else found
+                yield TraceRecord(line.conversation_id, trace)
+
+
+def failure_at(line: Line, name: str, error: ConversationError) -> FailedConversation:
+    """The error row of a record.
+
+    Args:
+        line: Where it was read.
+        name: Base name of the input.
+        error: What is wrong with it.
+    """
+    return FailedConversation(line.conversation_id, name, line.number, error.path, error.reason, error.hint)
+
+
+def _find_format(plan: Plan) -> str:
+    for part in plan.parts[:_TRIED_PARTS]:
+        for line in islice(read_lines(plan, part), _TRIED_LINES):
+            try:
+                found = detect_format(decode_record(line.content))
+            except ConversationError:
+                continue
+            if found is not None:
+                return found.name
+    return "openai"
+
+
+def _as_trace(conversation: Conversation) -> Trace:
+    messages = conversation.messages
+    nodes = [Node(-1, (message,), message["role"] == "assistant") for message in messages]
+    return Trace(linear(nodes), conversation.tools, conversation.template_kwargs, conversation.metadata)

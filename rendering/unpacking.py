@@ -1,0 +1,231 @@
+"""Whatever a file looks like, as one JSON record a line."""
+
+from __future__ import annotations
+
+import atexit
+import codecs
+import mmap
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import msgspec
+
+from tokscore.rendering.errors import InputError
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsRead
+
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_PARQUET = b"PAR1"
+_COPIED_BYTES = 2**20
+_BATCH_ROWS = 256
+# A string without its end runs to the end of the file, so that brackets inside it are never taken for JSON's.
+_STRING = rb'"(?:[^"\\]++|\\.)*+"?'
+_STRING_OR_BRACKET = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
+_STRING_OR_NEWLINE = re.compile(_STRING + rb"|\n[ \t\r\n]*", re.DOTALL)
+_SCALAR = re.compile(_STRING + rb"|[^\s,\[\]{}\"]+", re.DOTALL)
+_BETWEEN = re.compile(rb"[\s,]*")
+_SPACE = re.compile(rb"\s*")
+_ABSENT = msgspec.Raw()
+_RAW: msgspec.json.Decoder[msgspec.Raw] = msgspec.json.Decoder(msgspec.Raw)
+
+
+def unpacked(path: Path, name: str) -> Path:
+    """The file itself where it holds one record a line, otherwise a temporary copy that does.
+
+    Compressed files (gzip, zstd), Parquet files, files that are one JSON array, and files that are one JSON
+    object over several lines are unpacked. An array becomes one element a line; an array of messages is one
+    conversation. Memory does not grow with the file, but with its largest record.
+
+    Args:
+        path: To read.
+        name: As the user knows it.
+
+    Raises:
+        InputError: What is compressed, or the Parquet file, is damaged.
+    """
+    path = _decompressed(path, name)
+    with path.open("rb") as handle:
+        if handle.read(len(_PARQUET)) == _PARQUET:
+            return _from_parquet(path, name)
+        handle.seek(0)
+        if not handle.read(1):
+            return path
+        with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return _from_json(content) or path
+
+
+def spool(stream: SupportsRead[bytes]) -> Path:
+    """A temporary copy, deleted when the process ends."""
+    return temporary_copy(lambda copy: shutil.copyfileobj(stream, copy, _COPIED_BYTES))
+
+
+def temporary_copy(write: Callable[[BinaryIO], None]) -> Path:
+    """A temporary file with what `write` puts into it, deleted when the process ends."""
+    with tempfile.NamedTemporaryFile(prefix="tokscore-", suffix=".jsonl", delete=False) as created:
+        path = Path(created.name)
+    atexit.register(path.unlink, missing_ok=True)
+    with path.open("wb") as copy:
+        write(copy)
+    return path
+
+
+def _decompressed(path: Path, name: str) -> Path:
+    with path.open("rb") as handle:
+        magic = handle.read(4)
+    codec = next((codec for start, codec in _COMPRESSED.items() if magic.startswith(start)), None)
+    if codec is None:
+        return path
+    import pyarrow as pa
+
+    try:
+        with pa.CompressedInputStream(pa.OSFile(str(path)), codec) as stream:
+            return spool(stream)
+    except OSError as error:
+        raise InputError(f"{name} is damaged: {error}. Compress it again.") from error
+
+
+def _from_parquet(path: Path, name: str) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def write(copy: BinaryIO) -> None:
+        with pq.ParquetFile(path) as table:
+            for batch in table.iter_batches(_BATCH_ROWS):
+                copy.writelines(_encoded(row) for row in batch.to_pylist())
+
+    try:
+        return temporary_copy(write)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{name} is damaged: {error}; expected a Parquet file.") from error
+
+
+def _encoded(row: Mapping[str, object]) -> bytes:
+    # Columns of other types than JSON has, such as durations, are no part of a conversation.
+    return msgspec.json.encode(row, enc_hook=str) + b"\n"
+
+
+def _from_json(content: mmap.mmap) -> Path | None:
+    """A copy of the array or the object that the content is, None where it is neither."""
+    mark = len(codecs.BOM_UTF8) if content[: len(codecs.BOM_UTF8)] == codecs.BOM_UTF8 else 0
+    start = _end(_SPACE, content, mark)
+    first = content[start : start + 1]
+    if first == b"[":
+        return _from_array(content, start)
+    if first == b"{" and _is_one_object(content, start):
+        return temporary_copy(lambda copy: _write_line(content, start, len(content), copy))
+    return None
+
+
+def _from_array(content: mmap.mmap, start: int) -> Path:
+    if _holds_messages(content, start):
+
+        def write(copy: BinaryIO) -> None:
+            copy.write(b'{"messages": ')
+            _write_line(content, start, len(content), copy, end=b"}\n")
+
+    else:
+
+        def write(copy: BinaryIO) -> None:
+            for first, stop in _elements(content, start):
+                _write_line(content, first, stop, copy)
+
+    return temporary_copy(write)
+
+
+class _Message(msgspec.Struct):
+    """The fields that tell a message from a record."""
+
+    role: str
+    content: msgspec.Raw = _ABSENT
+    tool_calls: msgspec.Raw = _ABSENT
+    messages: msgspec.Raw = _ABSENT
+
+
+def _holds_messages(content: mmap.mmap, start: int) -> bool:
+    """Whether the array is one conversation."""
+    first, stop = next(_elements(content, start), (0, 0))
+    try:
+        message = msgspec.json.decode(content[first:stop], type=_Message)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    is_empty = message.content == message.tool_calls == _ABSENT
+    return message.messages == _ABSENT and not is_empty
+
+
+def _elements(content: mmap.mmap, start: int) -> Iterator[tuple[int, int]]:
+    """Where the elements of an array are, half-open; lines behind the array count as more of them."""
+    at = _end(_BETWEEN, content, start + 1)
+    while at < len(content):
+        if content[at : at + 1] == b"]":
+            break
+        stop = _end_of_value(content, at)
+        yield at, stop
+        at = _end(_BETWEEN, content, stop)
+    at += 1
+    while at < len(content):
+        newline = content.find(b"\n", at)
+        stop = len(content) if newline < 0 else newline
+        if content[at:stop].strip():
+            yield at, stop
+        at = stop + 1
+
+
+def _end_of_value(content: mmap.mmap, start: int) -> int:
+    """Where the value that starts there ends; the end of the content where it does not."""
+    if content[start : start + 1] not in (b"{", b"["):
+        scalar = _SCALAR.match(content, start)
+        return start + 1 if scalar is None else scalar.end()
+    depth = 0
+    for found in _STRING_OR_BRACKET.finditer(content, start):
+        mark = content[found.start()]
+        if mark in b"[{":
+            depth += 1
+        elif mark in b"]}":
+            depth -= 1
+            if not depth:
+                return found.end()
+    return len(content)
+
+
+def _write_line(content: mmap.mmap, start: int, stop: int, copy: BinaryIO, *, end: bytes = b"\n") -> None:
+    """Write a value in one line: as it is, or without the space outside strings where it has newlines."""
+    value = content[start:stop]
+    if b"\n" in value:
+        try:
+            value = msgspec.json.format(value, indent=-1)
+        except (msgspec.MsgspecError, RecursionError):
+            # It has to stay one line, so that it is reported once as no JSON.
+            value = _STRING_OR_NEWLINE.sub(_without_newline, value)
+    copy.write(value.rstrip() + end)
+
+
+def _without_newline(found: re.Match[bytes]) -> bytes:
+    return found[0] if found[0].startswith(b'"') else b" "
+
+
+def _is_one_object(content: mmap.mmap, start: int) -> bool:
+    """Whether it is one JSON value, and its first line is none."""
+    newline = content.find(b"\n", start)
+    if newline < 0 or _is_json(content, start, newline):
+        return False
+    return _is_json(content, start, len(content))
+
+
+def _is_json(content: mmap.mmap, start: int, stop: int) -> bool:
+    with memoryview(content) as whole, whole[start:stop] as view:
+        try:
+            _RAW.decode(view)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return False
+    return True
+
+
+def _end(pattern: re.Pattern[bytes], content: mmap.mmap, start: int) -> int:
+    found = pattern.match(content, start)
+    assert found is not None  # the patterns match nothing, too
+    return found.end()

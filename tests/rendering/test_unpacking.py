@@ -1,0 +1,331 @@
+"""Files of all looks become one record a line, byte for byte."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokscore.rendering.errors import InputError
+from tokscore.rendering.joining import Source, batch_pairs, joined
+from tokscore.rendering.unpacking import spool, unpacked
+
+MARK = b"\xef\xbb\xbf"
+
+
+def lines(tmp_path: Path, content: bytes) -> list[bytes]:
+    path = tmp_path / "input.json"
+    path.write_bytes(content)
+    return unpacked(path, "input.json").read_bytes().removesuffix(b"\n").split(b"\n")
+
+
+# arrays
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b'[{"a":1},{"b":2}]', [b'{"a":1}', b'{"b":2}']),
+        (b' \n[\n {"a": 1} ,\n\t{"b": 2}\r\n]\n', [b'{"a": 1}', b'{"b": 2}']),
+        (MARK + b'[{"a":1}]', [b'{"a":1}']),
+        (b'[{"a":"]},{[,"},{"b":2}]', [b'{"a":"]},{[,"}', b'{"b":2}']),
+        (rb'[{"a":"\"]"},{"b":"\\"},{"c":"\\\"}"}]', [rb'{"a":"\"]"}', rb'{"b":"\\"}', rb'{"c":"\\\"}"}']),
+        ('[{"ä":"日本 \\u20ac 🙂"}]'.encode(), ['{"ä":"日本 \\u20ac 🙂"}'.encode()]),
+        (b'[[1,[2,[]]],{"a":[{"b":[]}]}]', [b"[1,[2,[]]]", b'{"a":[{"b":[]}]}']),
+        (b'[1, "two, ]", null, -3.5e1, true]', [b"1", b'"two, ]"', b"null", b"-3.5e1", b"true"]),
+        (b'[{"a":1.0,"b":12345678901234567890}]', [b'{"a":1.0,"b":12345678901234567890}']),
+        (b"[]", [b""]),
+        (b" [ \n ] ", [b""]),
+    ],
+)
+def test_array_becomes_one_element_a_line(tmp_path: Path, content: bytes, expected: list[bytes]) -> None:
+    assert lines(tmp_path, content) == expected
+
+
+def test_element_over_several_lines_becomes_one(tmp_path: Path) -> None:
+    content = b'[\n  {\n    "a": "x\\n  y",\r\n    "b": [\n      1.0,\n      1E+2\n    ]\n  }\n]'
+    assert lines(tmp_path, content) == [b'{"a":"x\\n  y","b":[1.0,1E+2]}']
+
+
+@pytest.mark.parametrize(
+    ("content", "last"),
+    [
+        (b'[{"a":1},{"b":[1,2', b'{"b":[1,2'),
+        (b'[{"a":1},{"b":"[{', b'{"b":"[{'),
+        (b'[{"a":1},{"b":"x\\', b'{"b":"x\\'),
+        (b'[{"a":1},{\n "b": {"c":\n 1}\n', b'{ "b": {"c": 1}'),
+        (b'[{"a":1},"x', b'"x'),
+    ],
+)
+def test_last_element_of_a_truncated_array_is_kept_as_it_is(
+    tmp_path: Path, content: bytes, last: bytes
+) -> None:
+    assert lines(tmp_path, content) == [b'{"a":1}', last]
+
+
+@pytest.mark.parametrize("end", [b"", b",", b", \n"])
+def test_array_cut_between_elements_keeps_them(tmp_path: Path, end: bytes) -> None:
+    assert lines(tmp_path, b'[{"a":1},{"b":2}' + end) == [b'{"a":1}', b'{"b":2}']
+
+
+def test_lines_behind_an_array_are_kept(tmp_path: Path) -> None:
+    content = b'[1]\n{"a":1}\n\n{"b":2}'
+    assert lines(tmp_path, content) == [b"1", b'{"a":1}', b'{"b":2}']
+
+
+def test_array_of_messages_is_one_conversation(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "Hi\n[there]"}, {"role": "assistant", "content": None}]
+    (line,) = lines(tmp_path, json.dumps(messages, indent=2).encode())
+    assert json.loads(line) == {"messages": messages}
+
+
+def test_array_of_records_with_a_role_is_no_conversation(tmp_path: Path) -> None:
+    found = [{"role": "coder", "messages": [], "content": ""}, {"role": "coder"}]
+    assert len(lines(tmp_path, json.dumps(found).encode())) == 2
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(
+    values=st.lists(JSON_VALUES, max_size=6),
+    indent=st.none() | st.integers(0, 3),
+    is_ascii=st.booleans(),
+)
+def test_unpacked_array_has_the_elements_of_the_array(
+    tmp_path_factory: pytest.TempPathFactory, values: list[Any], indent: int | None, is_ascii: bool
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "drawn.json"
+    path.write_text(json.dumps(values, indent=indent, ensure_ascii=is_ascii), encoding="utf-8")
+    found = unpacked(path, "drawn.json").read_bytes().split(b"\n")
+    assert [json.loads(line) for line in found[:-1]] == values
+    assert found[-1] == b""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_array(tmp_path: Path) -> None:
+    path = tmp_path / "large.json"
+    element = {"messages": [{"role": "user", "content": "[" * 100}], "ids": list(range(200))}
+    text = json.dumps(element).encode()
+    n = 30 * 2**20 // len(text)
+    path.write_bytes(b"[" + b",\n".join([text] * n) + b"]")
+    tracemalloc.start()
+    try:
+        found = unpacked(path, "large.json")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 2**20
+    assert found.stat().st_size == n * (len(text) + 1)
+
+
+# objects
+
+
+def test_object_over_several_lines_becomes_one(tmp_path: Path) -> None:
+    record = {"history": [{"role": "user", "content": 'a\n"{b}"'}], "info": {}}
+    (line,) = lines(tmp_path, MARK + json.dumps(record, indent=4).encode() + b"\n")
+    assert json.loads(line) == record
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"a":1}\n{"b":2}\n',
+        b'{"a":1}',
+        b'{"a":1\n{"b":2}\n',
+        b'{\n "a": 1\n}\n{\n "b": 2\n}\n',
+        b'{\n "a": 1\n',
+        b"{" + b'"a":{' * 5000 + b"\n",
+        b"not JSON\n",
+        b"\n\n",
+        b"",
+        b'{"a":\n "\xff}',
+    ],
+)
+def test_what_is_no_single_value_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "input.jsonl"
+    path.write_bytes(content)
+    assert unpacked(path, "input.jsonl") == path
+
+
+# compressed files and tables
+
+
+def test_compressed_array_is_unpacked_twice(tmp_path: Path) -> None:
+    assert lines(tmp_path, gzip.compress(b'[{"a":1},{"b":2}]')) == [b'{"a":1}', b'{"b":2}']
+    zstd = pa.compress(b'{\n"a":1\n}', codec="zstd", asbytes=True)
+    assert lines(tmp_path, zstd) == [b'{"a":1}']
+
+
+def test_compressed_lines_are_what_was_compressed(tmp_path: Path) -> None:
+    assert lines(tmp_path, gzip.compress(b'{"a":1}\n{"b":2}\n')) == [b'{"a":1}', b'{"b":2}']
+
+
+def test_damaged_compressed_file_is_named(tmp_path: Path) -> None:
+    content = gzip.compress(b'{"a":1}\n' * 1000)
+    with pytest.raises(InputError, match=r"^input\.json is damaged: .* Compress it again\.$"):
+        lines(tmp_path, content[:10] + b"\0\0\0\0" + content[14:])
+
+
+def test_rows_of_a_parquet_file_become_lines(tmp_path: Path) -> None:
+    rows = [
+        {"id": f"r{i}", "messages": [{"role": "user", "content": f"Hi {i}"}] * (i % 3), "score": i / 4}
+        for i in range(600)
+    ]
+    path = tmp_path / "table.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=250)
+    found = unpacked(path, "table.parquet").read_bytes().splitlines()
+    assert [msgspec.json.decode(line) for line in found] == rows
+
+
+def test_null_columns_of_a_parquet_file_are_null(tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    pq.write_table(pa.table({"prompt": ["Hi", None], "ids": [[1, 2], None]}), path)
+    found = unpacked(path, "table.parquet").read_bytes().splitlines()
+    assert found == [b'{"prompt":"Hi","ids":[1,2]}', b'{"prompt":null,"ids":null}']
+
+
+def test_damaged_parquet_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^input\.json is damaged: .*; expected a Parquet file\.$"):
+        lines(tmp_path, b"PAR1 and then nothing of the kind")
+
+
+def test_spooled_stream_is_copied(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    path.write_bytes(b"abc" * 1000)
+    with path.open("rb") as stream:
+        assert spool(stream).read_bytes() == b"abc" * 1000
+
+
+# batches
+
+
+def request(custom_id: str) -> dict[str, Any]:
+    return {"custom_id": custom_id, "body": {"messages": [{"role": "user", "content": custom_id}]}}
+
+
+def output(custom_id: str, **more: Any) -> dict[str, Any]:
+    return {"id": "x", "custom_id": custom_id, "response": {"status_code": 200}, "error": None, **more}
+
+
+def write(path: Path, *found: dict[str, Any] | str) -> Path:
+    path.write_text("".join((each if isinstance(each, str) else json.dumps(each)) + "\n" for each in found))
+    return path
+
+
+def decoded(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def test_outputs_are_joined_in_the_order_of_the_requests(tmp_path: Path) -> None:
+    requests = write(tmp_path / "in.jsonl", request("a"), request("b"), request("c"))
+    outputs = write(tmp_path / "out.jsonl", output("c", response=None, error={"code": "x"}), output("a"))
+    assert decoded(joined(requests, [outputs], ["in.jsonl", "out.jsonl"])) == [
+        {"custom_id": "a", "request": request("a"), "response": {"status_code": 200}, "error": None},
+        {
+            "custom_id": "b",
+            "request": request("b"),
+            "response": None,
+            "error": {"message": "no output for this request"},
+        },
+        {"custom_id": "c", "request": request("c"), "response": None, "error": {"code": "x"}},
+    ]
+
+
+def test_failures_in_a_file_of_their_own_are_joined_too(tmp_path: Path) -> None:
+    requests = write(tmp_path / "in.jsonl", request("a"), request("b"))
+    done = write(tmp_path / "out.jsonl", output("b"))
+    failed = write(tmp_path / "errors.jsonl", output("a", response={"status_code": 500}))
+    found = decoded(joined(requests, [done, failed], ["in.jsonl", "out.jsonl", "errors.jsonl"]))
+    assert [each["response"]["status_code"] for each in found] == [500, 200]
+
+
+def test_joined_lines_keep_the_bytes_and_the_line_numbers(tmp_path: Path) -> None:
+    requests = tmp_path / "in.jsonl"
+    requests.write_bytes(MARK + b'{"custom_id":"a","body":{"x": 1.0}}\n\nnot JSON\n')
+    outputs = write(tmp_path / "out.jsonl", '{"custom_id":"a","response":{"y" : 2.50}}')
+    assert joined(requests, [outputs], ["in.jsonl", "out.jsonl"]).read_bytes() == (
+        b'{"custom_id": "a", "request": {"custom_id":"a","body":{"x": 1.0}}, "response": {"y" : 2.50}, '
+        b'"error": null}\n\nnot JSON\n'
+    )
+
+
+def test_output_without_a_request_is_named(tmp_path: Path) -> None:
+    requests = write(tmp_path / "in.jsonl", request("a"))
+    outputs = write(tmp_path / "out.jsonl", output("a"), output("z"), output("y"))
+    with pytest.raises(InputError, match=r'^out\.jsonl: custom_id "z" is not in in\.jsonl; expected the'):
+        joined(requests, [outputs], ["in.jsonl", "out.jsonl"])
+
+
+def test_request_with_two_outputs_is_named(tmp_path: Path) -> None:
+    requests = write(tmp_path / "in.jsonl", request("a"))
+    outputs = write(tmp_path / "out.jsonl", output("a"), output("a"))
+    with pytest.raises(InputError, match=r'^out\.jsonl: custom_id "a" has 2 outputs; expected one\.$'):
+        joined(requests, [outputs], ["in.jsonl", "out.jsonl"])
+
+
+def test_line_that_is_no_output_is_named(tmp_path: Path) -> None:
+    requests = write(tmp_path / "in.jsonl", request("a"))
+    outputs = write(tmp_path / "out.jsonl", output("a"), "", "not JSON")
+    with pytest.raises(InputError, match=r"^out\.jsonl:3: is no output of a batch; expected an object"):
+        joined(requests, [outputs], ["in.jsonl", "out.jsonl"])
+
+
+def pairs(*paths: Path) -> list[Source]:
+    return batch_pairs(paths, [path.name for path in paths])
+
+
+def test_each_batch_is_paired_with_its_own_outputs(tmp_path: Path) -> None:
+    out_1 = write(tmp_path / "out-1.jsonl", output("a1"))
+    chats = write(tmp_path / "chats.jsonl", {"messages": []})
+    in_2 = write(tmp_path / "in-2.jsonl", request("b1"), request("b2"))
+    in_1 = write(tmp_path / "in-1.jsonl", request("a1"))
+    out_2 = write(tmp_path / "out-2.jsonl", output("b2"), output("b1"))
+    found = pairs(out_1, chats, in_2, in_1, out_2)
+    assert [source.input_index for source in found] == [1, 2, 3]
+    assert found[0].path == chats
+    assert [record["custom_id"] for record in decoded(found[1].path)] == ["b1", "b2"]
+    assert decoded(found[2].path)[0]["response"] == {"status_code": 200}
+
+
+@pytest.mark.parametrize("record", [request("a"), output("a"), {"messages": []}])
+def test_files_without_a_partner_stay_as_they_are(tmp_path: Path, record: dict[str, Any]) -> None:
+    path = write(tmp_path / "input.jsonl", record)
+    assert pairs(path) == [Source(path, 0)]
+
+
+def test_joined_file_is_not_taken_for_outputs(tmp_path: Path) -> None:
+    both = write(tmp_path / "both.jsonl", {"custom_id": "a", "request": request("a"), "response": {}})
+    other = write(tmp_path / "in.jsonl", request("b"))
+    assert pairs(both, other) == [Source(both, 0), Source(other, 1)]
+
+
+def test_outputs_of_unknown_requests_are_named(tmp_path: Path) -> None:
+    requests = write(tmp_path / "in.jsonl", request("a"))
+    outputs = write(tmp_path / "out.jsonl", output("z"))
+    with pytest.raises(InputError, match=r'^out\.jsonl: its first custom_id "z" is in none of the files'):
+        pairs(requests, outputs)
+
+
+def test_outputs_that_fit_two_batches_are_named(tmp_path: Path) -> None:
+    one = write(tmp_path / "in-1.jsonl", request("a"))
+    two = write(tmp_path / "in-2.jsonl", request("a"))
+    outputs = write(tmp_path / "out.jsonl", output("a"))
+    with pytest.raises(
+        InputError, match=r'"a" is in in-1\.jsonl and in-2\.jsonl; expected it in one of them'
+    ):
+        pairs(one, two, outputs)
