@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tokscore.rendering import (
@@ -13,14 +14,19 @@ from tokscore.rendering import (
     RenderedTokens,
     Renderer,
 )
+from tokscore.rendering.counting import branch_counts, trace_counts
+from tokscore.rendering.formats import Place, load_format, parse_record
+from tokscore.rendering.recorded import RecordedBranch, attribute_recorded, branch_items
 from tokscore.rendering.rendered import FailedConversation
 from tokscore.rendering.source import open_source
 from tokscore.rendering.spans import message_counts
+from tokscore.rendering.traces import Node, NodeTokens, Trace, Usage, linear
 
 from .families import Families
 from .shapes import TOOLS, assistant, call, system, tool, user
 from .test_sampled_truth import sampled_texts
 
+PLACE = Place(Path("input.jsonl"), 1)
 QUESTION = [user("q1"), assistant("a1"), user("q2"), assistant("a2")]
 
 
@@ -227,3 +233,52 @@ def test_tokens_that_share_a_character_belong_to_its_message(families: Families,
 
 
 # A tokenizer whose offsets come back zero-width: see test_tokenizer.py.
+
+
+def test_recorded_ids_decide_where_their_text_encodes_otherwise(families: Families) -> None:
+    """Ids of "#1." that an engine sampled one character a token."""
+    renderer = families.renderer("qwen3")
+    tokenizer = renderer.tokenizer
+    ids = [int(tokenizer.token_ids([character])[0][0]) for character in "#1."]
+    assert tokenizer.token_ids(["#1."])[0].tolist() != ids
+    question = tokenizer.token_ids(["<|im_start|>user\nq1<|im_end|>\n<|im_start|>assistant\n"])[0].tolist()
+    record = {"prompt_token_ids": question, "completion_token_ids": ids, "logprobs": [-1.0, -2.0, -3.0]}
+    trace = parse_record(record, load_format("tokens"), PLACE)
+    assert isinstance(trace, Trace)
+    (branch,) = branch_items(trace, tokenizer)
+    assert isinstance(branch, RecordedBranch)
+    tokens = attribute_recorded(branch, renderer).tokens
+    assert tokens.token_ids.tolist() == [*question, *ids]
+    assert tokens.recorded_logprobs is not None
+    assert tokens.recorded_logprobs[-3:].tolist() == [-1.0, -2.0, -3.0]
+
+
+@pytest.mark.parametrize("n_logprobs", [2, 4])
+def test_logprobs_of_another_length_are_refused_not_cut(n_logprobs: int) -> None:
+    record = {"prompt_token_ids": [], "completion_token_ids": [1, 2, 3], "logprobs": [-1.0] * n_logprobs}
+    with pytest.raises(ConversationError, match=f"has {n_logprobs} values; expected 3"):
+        parse_record(record, load_format("tokens"), PLACE)
+
+
+def nodes_of_lengths(*nodes: tuple[int, int, bool]) -> Trace:
+    """Nodes given by parent, number of ids and whether a model generated them."""
+    return Trace(
+        [
+            Node(parent, (), sampled, NodeTokens(np.arange(n, dtype=np.int32), np.full(n, sampled, np.int8)))
+            for parent, n, sampled in nodes
+        ]
+    )
+
+
+def test_a_shared_prefix_counts_once() -> None:
+    trace = nodes_of_lengths((-1, 2, False), (0, 1, True), (1, 2, True), (1, 4, True))
+    assert trace_counts(trace).total == 9
+    assert sum(counts.total for counts in branch_counts(trace)) == 12
+
+
+def test_new_input_by_usage_is_never_negative() -> None:
+    usages = [Usage(10, 5), Usage(17, 5)]
+    nodes = linear([Node(-1, (), True, usage=usage) for usage in usages])
+    assert trace_counts(Trace(nodes)).input == 10 + max(0, 17 - 15)
+    shrunk = linear([Node(-1, (), True, usage=usage) for usage in (Usage(10, 5), Usage(8, 5))])
+    assert trace_counts(Trace(shrunk)).input == 10
