@@ -279,8 +279,9 @@ def test_a_changed_byte_is_noticed(tokscore: Run, tiny_model: Path, scores: Path
     import pyarrow.parquet as pq
 
     part = scores / "scores" / "part-00000.parquet"
-    column = pq.read_metadata(part).row_group(0).column(10)
-    assert column.path_in_schema == "logprob"
+    group = pq.read_metadata(part).row_group(0)
+    columns = [group.column(i) for i in range(group.num_columns)]
+    column = next(each for each in columns if each.path_in_schema == "logprob")
     damaged = bytearray(part.read_bytes())
     damaged[column.data_page_offset + column.total_compressed_size - 3] ^= 1
     part.write_bytes(bytes(damaged))
@@ -297,12 +298,14 @@ def test_an_output_that_cannot_be_written(
     refused(tokscore("render", path, "-m", tiny_model, "-o", path), 2, "is a file; expected a directory")
 
 
-def test_one_json_array_instead_of_lines(
+def test_an_array_that_is_cut_off(
     tokscore: Run, tiny_model: Path, write_jsonl: Write, tmp_path: Path
 ) -> None:
-    for text in ("[", json.dumps([GOOD])):
-        finished = tokscore("render", write_jsonl(text), "-m", tiny_model, "-o", tmp_path / "out")
-        refused(finished, 3, "must be made JSON Lines first")
+    whole = json.dumps([GOOD, {**GOOD, "id": "second"}])
+    path = write_jsonl(whole[:-20])
+    finished = tokscore("render", path, "-m", tiny_model, "-o", tmp_path / "out")
+    refused(finished, 3, "convs.jsonl:2: is not JSON")
+    refused(tokscore("render", write_jsonl("["), "-m", tiny_model, "-o", tmp_path / "out"), 3, "convs.jsonl")
 
 
 def test_a_broken_generation_config(

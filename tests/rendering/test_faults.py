@@ -236,13 +236,13 @@ def test_tokens_that_share_a_character_belong_to_its_message(families: Families,
 
 
 def test_recorded_ids_decide_where_their_text_encodes_otherwise(families: Families) -> None:
-    """Ids of "#1." that an engine sampled one character a token."""
+    """Ids of "#1.ok" that an engine sampled one character a token."""
     renderer = families.renderer("qwen3")
     tokenizer = renderer.tokenizer
-    ids = [int(tokenizer.token_ids([character])[0][0]) for character in "#1."]
-    assert tokenizer.token_ids(["#1."])[0].tolist() != ids
+    ids = [int(tokenizer.token_ids([character])[0][0]) for character in "#1.ok"]
+    assert tokenizer.token_ids(["#1.ok"])[0].tolist() != ids
     question = tokenizer.token_ids(["<|im_start|>user\nq1<|im_end|>\n<|im_start|>assistant\n"])[0].tolist()
-    record = {"prompt_token_ids": question, "completion_token_ids": ids, "logprobs": [-1.0, -2.0, -3.0]}
+    record = {"prompt_token_ids": question, "completion_token_ids": ids, "logprobs": [-1.0] * 4 + [-2.0]}
     trace = parse_record(record, load_format("tokens"), PLACE)
     assert isinstance(trace, Trace)
     (branch,) = branch_items(trace, tokenizer)
@@ -250,7 +250,7 @@ def test_recorded_ids_decide_where_their_text_encodes_otherwise(families: Famili
     tokens = attribute_recorded(branch, renderer).tokens
     assert tokens.token_ids.tolist() == [*question, *ids]
     assert tokens.recorded_logprobs is not None
-    assert tokens.recorded_logprobs[-3:].tolist() == [-1.0, -2.0, -3.0]
+    assert tokens.recorded_logprobs[-5:].tolist() == [-1.0] * 4 + [-2.0]
 
 
 @pytest.mark.parametrize("n_logprobs", [2, 4])
