@@ -42,7 +42,7 @@ types: env-test
 
 unit: env-test models assets
 	@echo "== pytest"
-	@$(PYTEST_ENV) .venv/bin/python -m pytest -m "not vllm and not gpu"
+	@$(PYTEST_ENV) .venv/bin/python -m pytest -n 2 -m "not vllm and not gpu"
 
 ifneq ($(VLLM_ENV),)
 vllm: env-vllm models assets
