@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -42,31 +42,67 @@ def counted(n: int, noun: str) -> str:
 
 
 def print_rows(
-    columns: Sequence[Column], rows: Sequence[Mapping[str, object]], form: Format, *, title: str | None = None
+    columns: Sequence[Column], rows: Iterable[Mapping[str, object]], form: Format, *, title: str | None = None
 ) -> None:
     """Print one result table on standard output.
 
     Args:
         columns: What to show, in order.
-        rows: Values by column key; further keys are printed in JSON only.
+        rows: Values by column key; further keys are printed in JSON only. In JSON and CSV they may be as many
+            as they want, one is held at a time.
         form: Table, JSON (a list of objects) or CSV.
         title: Heading of a table.
     """
     if form is Format.JSON:
-        print_json(list(rows))
+        for piece in _json_list(rows):
+            sys.stdout.write(piece)
+        print()
     elif form is Format.CSV:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow([column.key for column in columns])
         writer.writerows(
-            [["" if row[column.key] is None else row[column.key] for column in columns] for row in rows]
+            ["" if row[column.key] is None else row[column.key] for column in columns] for row in rows
         )
     else:
-        _print_table(columns, rows, title)
+        _print_table(columns, list(rows), title)
 
 
 def print_json(value: Any) -> None:  # Any: JSON values
     """Print JSON on standard output; there are no NaN or infinite numbers in it."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    print(_json(value))
+
+
+def print_json_with_rows(head: Mapping[str, Any], key: str, rows: Iterable[Mapping[str, object]]) -> None:
+    """Print one JSON object that ends with a list of any length, of which one row is held at a time.
+
+    Args:
+        head: What comes before the list; JSON values.
+        key: Of the list.
+        rows: Its objects.
+    """
+    print("{")
+    for name, value in head.items():
+        print(f"  {_json(name)}: {_indented(_json(value), 2)},")
+    sys.stdout.write(f"  {_json(key)}: ")
+    for piece in _json_list(rows):
+        sys.stdout.write(_indented(piece, 2))
+    print("\n}")
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _indented(text: str, n: int) -> str:
+    return text.replace("\n", "\n" + " " * n)
+
+
+def _json_list(rows: Iterable[Mapping[str, object]]) -> Iterator[str]:
+    opening = "[\n  "
+    for row in rows:
+        yield opening + _indented(_json(row), 2)
+        opening = ",\n  "
+    yield "[]" if opening.startswith("[") else "\n]"
 
 
 def _print_table(columns: Sequence[Column], rows: Sequence[Mapping[str, object]], title: str | None) -> None:

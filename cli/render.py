@@ -9,7 +9,7 @@ from tokscore.cli import options
 from tokscore.cli.explain import print_explanation
 from tokscore.cli.inputs import RenderOptions, note_outcome, open_conversations, print_plan
 from tokscore.cli.options import Format
-from tokscore.cli.output import Column, ProgressLine, counted, note, print_json, print_rows
+from tokscore.cli.output import Column, ProgressLine, counted, note, print_json_with_rows, print_rows
 
 if TYPE_CHECKING:
     from tokscore.rendering.dataset import Dataset
@@ -150,13 +150,14 @@ def print_summary(dataset: Dataset, form: Format, by: options.By | None) -> None
     messages = (message._asdict() for message in summary.message_counts_of(dataset))
     _print_notes(dataset)
     if form is Format.JSON and by is None:
-        print_json({"by_role": roles, "by_message": list(messages)})
+        print_json_with_rows({"by_role": roles}, "by_message", messages)
         return
     if by is not options.By.MESSAGE:
         print_rows(ROLE_COLUMNS, roles, form, title="Tokens by role")
     if by is options.By.MESSAGE or (by is None and form is Format.TABLE):
         limit = SHOWN_MESSAGES if by is None else None
-        rows = [{**row, "flags": ", ".join(row["flags"])} for row in itertools.islice(messages, limit)]
+        shown = itertools.islice(messages, limit)
+        rows = ({**row, "flags": ", ".join(row["flags"])} for row in shown)
         print_rows(MESSAGE_COLUMNS, rows, form, title="Tokens by message")
         if next(messages, None) is not None:
             note(f"only the first {limit} messages are shown; --by message shows all.")
