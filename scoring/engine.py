@@ -13,7 +13,7 @@ from tokscore.rendering.errors import ConversationError, EngineError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokscore.rendering.manifest import ModelIdentity
+    from tokscore.rendering.manifest import ModelIdentity, Setting
 
 # Engine name -> "module:class". The class is called as `Engine(spec, longest)`, see `load.py`.
 ENGINES: Mapping[str, str] = {
@@ -30,24 +30,41 @@ class TokenSequence(NamedTuple):
 
     Attributes:
         key: Chosen by the caller; comes back with the scores.
-        token_ids: int32, at least one.
+        token_ids: int32 [n], at least one.
+        wanted: bool [n-1], whether token t+1 is to be scored; None where all are. Engines may save the
+            work of the others.
     """
 
     key: int
     token_ids: NDArray[np.int32]
+    wanted: NDArray[np.bool_] | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """Rows that its scores must have."""
+        if self.wanted is None:
+            return len(self.token_ids) - 1
+        return int(np.count_nonzero(self.wanted))
+
+    def targets(self) -> NDArray[np.int32]:
+        """The tokens to be scored, int32 [n_rows]."""
+        following = self.token_ids[1:]
+        return following if self.wanted is None else following[self.wanted]
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceScores:
-    """What a model says about a sequence of n tokens; row t is about token t+1 given tokens 0 to t.
+    """What a model says about a sequence: a row per wanted token, in order, given all tokens before it.
+
+    Where every token of n is wanted, row t is about token t+1 given tokens 0 to t.
 
     Attributes:
-        logprobs: float32 [n-1], natural log.
-        ranks: int32 [n-1], number of ids with a logit at least as high as the token's; 1 = most likely.
-        top_ids: int32 [n-1, k], the most likely ids in descending order; the token is among them
+        logprobs: float32 [rows], natural log.
+        ranks: int32 [rows], number of ids with a logit at least as high as the token's; 1 = most likely.
+        top_ids: int32 [rows, k], the most likely ids in descending order; the token is among them
             only where it is one of them.
-        top_logprobs: float32 [n-1, k], their logprobs.
-        entropy: float32 [n-1], nats; None where the engine cannot tell.
+        top_logprobs: float32 [rows, k], their logprobs.
+        entropy: float32 [rows], nats; None where the engine cannot tell.
     """
 
     logprobs: NDArray[np.float32]
@@ -67,6 +84,8 @@ class Engine(Protocol):
         identity: What the manifest says of it.
         max_length: Most tokens one sequence may have.
         vocab_size: Width of the logits.
+        details: How it scores here, for the user and the manifest: names and values that change neither
+            what is asked for nor, beyond the noise floor, the numbers.
     """
 
     @property
@@ -77,6 +96,9 @@ class Engine(Protocol):
 
     @property
     def vocab_size(self) -> int: ...  # noqa: D102
+
+    @property
+    def details(self) -> Mapping[str, Setting]: ...  # noqa: D102
 
     def score(self, sequences: Iterable[TokenSequence]) -> Iterator[tuple[int, SequenceScores]]:
         """Key and scores of every sequence, in any order.
@@ -113,12 +135,12 @@ def last_line(error: Exception) -> str:
     return lines[-1].strip() if lines else type(error).__name__
 
 
-def check_scores(scores: SequenceScores, n_tokens: int, top_k: int, conversation_id: str) -> None:
+def check_scores(scores: SequenceScores, n_rows: int, top_k: int, conversation_id: str) -> None:
     """Check what an engine returned for one conversation. Nothing is padded, cut or clamped.
 
     Args:
         scores: As the engine returned them.
-        n_tokens: Tokens of the conversation.
+        n_rows: Tokens that were to be scored.
         top_k: Alternatives asked for at every position.
         conversation_id: For the message.
 
@@ -126,7 +148,6 @@ def check_scores(scores: SequenceScores, n_tokens: int, top_k: int, conversation
         EngineError: Rows or alternatives are missing or too many; the engine cannot be trusted.
         ConversationError: NaN, or a logprob above zero. -inf is a valid logprob.
     """
-    n_rows = max(n_tokens - 1, 0)
     shapes = {
         "logprobs": (scores.logprobs.shape, (n_rows,)),
         "ranks": (scores.ranks.shape, (n_rows,)),
@@ -139,7 +160,7 @@ def check_scores(scores: SequenceScores, n_tokens: int, top_k: int, conversation
         if found != expected:
             raise EngineError(
                 f"conversation {conversation_id}: the engine returned {name} of shape {found} "
-                f"for {n_tokens} tokens; expected {expected}. Nothing was written for this part."
+                f"for {n_rows} tokens to score; expected {expected}. Nothing was written for this part."
             )
     for name, values in (("logprobs", scores.logprobs), ("top_logprobs", scores.top_logprobs)):
         n_nan = int(np.isnan(values).sum())

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
 
 from tokscore.rendering.errors import EngineError, UsageError
 from tokscore.rendering.manifest import ModelIdentity
@@ -24,6 +27,28 @@ DTYPES = (AUTO, "float32", "bfloat16", "float16")
 _NEEDS = {"vllm": ("vllm", "vllm"), "transformers": ("torch", "cpu")}
 
 
+class EngineOptions(msgspec.Struct, frozen=True):
+    """Settings of an engine beyond model and question.
+
+    Attributes:
+        head_dtype: Type of the logits: auto, model or float32.
+        path: How vLLM's numbers are taken: auto, fused, tensors or flat.
+        tensor_parallel: Devices that share each layer.
+        pipeline_parallel: Devices that share the layers.
+        quantization: Method for vLLM; None for what the model's configuration says.
+        batch_tokens: Tokens of one forward pass; None for the engine's choice.
+        arguments: Passed on to vLLM's `LLM` as they are.
+    """
+
+    head_dtype: str = "auto"
+    path: str = "auto"
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    quantization: str | None = None
+    batch_tokens: int | None = None
+    arguments: Mapping[str, Any] = {}  # Any: JSON values
+
+
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
     """An engine and a model, checked but not started.
@@ -33,12 +58,14 @@ class EngineSpec:
         identity: What the manifest says of model and engine.
         top_k: Alternatives to return at every position.
         temperature: Logits are divided by it before the softmax.
+        options: What only some engines know.
     """
 
     model: ModelFiles
     identity: ModelIdentity
     top_k: int
     temperature: float
+    options: EngineOptions = field(default_factory=EngineOptions)
 
     def start(self, longest: int | None = None) -> Engine:
         """Load the model.
@@ -62,6 +89,7 @@ def plan_engine(
     dtype: str = AUTO,
     temperature: float = 1.0,
     revision: str | None = None,
+    options: EngineOptions | None = None,
 ) -> EngineSpec:
     """Check that a model can be scored as asked, without starting anything.
 
@@ -72,6 +100,7 @@ def plan_engine(
         dtype: Type to compute in; auto is the one the model's configuration states.
         temperature: Logits are divided by it before the softmax.
         revision: Branch, tag or commit on the hub; a directory has none.
+        options: What only some engines know.
 
     Raises:
         UsageError: Options that do not exist or do not go together.
@@ -97,7 +126,7 @@ def plan_engine(
         engine=name,
         engine_version=_engine_version(name),
     )
-    return EngineSpec(files, identity, top_k, temperature)
+    return EngineSpec(files, identity, top_k, temperature, options or EngineOptions())
 
 
 def load_engine(
@@ -108,9 +137,10 @@ def load_engine(
     dtype: str = AUTO,
     temperature: float = 1.0,
     longest: int | None = None,
+    options: EngineOptions | None = None,
 ) -> Engine:
     """An engine with its model loaded; arguments and errors as in `plan_engine` and `EngineSpec.start`."""
-    spec = plan_engine(model, engine=name, top_k=top_k, dtype=dtype, temperature=temperature)
+    spec = plan_engine(model, engine=name, top_k=top_k, dtype=dtype, temperature=temperature, options=options)
     return spec.start(longest)
 
 

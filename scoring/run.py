@@ -226,7 +226,8 @@ class _Run:
     ) -> None:
         if isinstance(item, RenderedConversation) and scores is not None:
             try:
-                check_scores(scores, len(item.tokens), self._spec.top_k, item.row.conversation_id)
+                n_rows = len(item.tokens) - 1
+                check_scores(scores, n_rows, self._spec.top_k, item.row.conversation_id)
             except ConversationError as error:
                 item = _failure(item, error.reason, error.hint)
                 if self._on_error is OnError.FAIL:

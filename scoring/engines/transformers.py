@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from tokscore.rendering.errors import EngineError, InputError
 from tokscore.scoring.engine import SequenceScores, TokenSequence, last_line, windows
 
 if TYPE_CHECKING:
-    from tokscore.rendering.manifest import ModelIdentity
+    from tokscore.rendering.manifest import ModelIdentity, Setting
     from tokscore.scoring.load import EngineSpec
     from tokscore.scoring.model import ModelFiles
 
@@ -41,6 +41,7 @@ class TransformersEngine:
         identity: What the manifest says of model and engine.
         max_length: Most tokens of one sequence.
         vocab_size: Width of the logits.
+        details: Device and sizes.
         chunked: Whether logits are made in chunks.
     """
 
@@ -57,10 +58,15 @@ class TransformersEngine:
         self._top_k = spec.top_k
         self._temperature = spec.temperature
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._batch_tokens = BATCH_TOKENS[self._device.type]
+        self._batch_tokens = spec.options.batch_tokens or BATCH_TOKENS[self._device.type]
         self._model: Model = _load(spec.model, spec.identity.dtype, self._device)
         self._chunk_rows = max(1, LOGITS_BYTES[self._device.type] // (4 * self.vocab_size))
         self.chunked = self._head_gives_the_logits()
+        self.details: Mapping[str, Setting] = {
+            "device": self._device.type,
+            "batch_tokens": self._batch_tokens,
+            "logits": f"{self._chunk_rows} rows at a time" if self.chunked else "a sequence at a time",
+        }
 
     @torch.inference_mode()
     def _head_gives_the_logits(self) -> bool:
@@ -94,38 +100,46 @@ class TransformersEngine:
             while waiting:
                 n = max(1, self._batch_tokens // len(waiting[0].token_ids)) if self.chunked else 1
                 with _engine_errors():
-                    scores = self._score_batch([sequence.token_ids for sequence in waiting[:n]])
+                    scores = self._score_batch(waiting[:n])
                 for sequence, one in zip(waiting[:n], scores, strict=True):
                     yield sequence.key, one
                 del waiting[:n]
 
     @torch.inference_mode()
-    def _score_batch(self, batch: list[np.ndarray[Any, np.dtype[np.int32]]]) -> list[SequenceScores]:
-        lengths = [len(ids) for ids in batch]
-        padded = torch.zeros((len(batch), max(lengths)), dtype=torch.int64)
+    def _score_batch(self, batch: list[TokenSequence]) -> list[SequenceScores]:
+        padded = torch.zeros((len(batch), len(batch[0].token_ids)), dtype=torch.int64)
         mask = torch.zeros_like(padded)
-        for row, ids in enumerate(batch):
-            padded[row, : len(ids)] = torch.from_numpy(ids.astype(np.int64))
-            mask[row, : len(ids)] = 1
-        padded, mask = padded.to(self._device), mask.to(self._device)
-        to_logits = self._run(padded, mask)
+        for row, sequence in enumerate(batch):
+            length = len(sequence.token_ids)
+            padded[row, :length] = torch.from_numpy(sequence.token_ids.astype(np.int64))
+            mask[row, :length] = 1
+        to_logits = self._run(padded.to(self._device), mask.to(self._device))
         return [
-            self._score_rows(to_logits(row, length - 1), padded[row, 1:length])
-            for row, length in enumerate(lengths)
+            self._score_rows(to_logits(row, self._rows(sequence)), sequence)
+            for row, sequence in enumerate(batch)
         ]
 
-    def _run(self, ids: torch.Tensor, mask: torch.Tensor) -> Callable[[int, int], Iterator[torch.Tensor]]:
-        """Run the model; the result gives the logits of the first n positions of a row, in chunks."""
+    def _rows(self, sequence: TokenSequence) -> torch.Tensor | slice:
+        """The positions whose logits are about wanted tokens."""
+        if sequence.wanted is None:
+            return slice(0, len(sequence.token_ids) - 1)
+        return torch.from_numpy(np.flatnonzero(sequence.wanted)).to(self._device)
+
+    def _run(
+        self, ids: torch.Tensor, mask: torch.Tensor
+    ) -> Callable[[int, torch.Tensor | slice], Iterator[torch.Tensor]]:
+        """Run the model; the result gives the logits of some positions of a row, in chunks."""
         arguments = {"input_ids": ids, "attention_mask": mask, "use_cache": False}
         if self.chunked:
             hidden = self._model.base_model(**arguments).last_hidden_state
             head = self._model.get_output_embeddings()
-            return lambda row, n: (head(chunk) for chunk in hidden[row, :n].split(self._chunk_rows))
+            return lambda row, at: (head(chunk) for chunk in hidden[row, at].split(self._chunk_rows))
         logits = self._model(**arguments).logits
-        return lambda row, n: iter(logits[row, :n].split(self._chunk_rows))
+        return lambda row, at: iter(logits[row, at].split(self._chunk_rows))
 
-    def _score_rows(self, chunks: Iterator[torch.Tensor], token_ids: torch.Tensor) -> SequenceScores:
-        ids = torch.split(token_ids, self._chunk_rows)
+    def _score_rows(self, chunks: Iterator[torch.Tensor], sequence: TokenSequence) -> SequenceScores:
+        targets = torch.from_numpy(sequence.targets().astype(np.int64)).to(self._device)
+        ids = torch.split(targets, self._chunk_rows)
         parts = [
             score_logits(logits, realised, self._top_k, self._temperature)
             for logits, realised in zip(chunks, ids, strict=True)

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from tokscore.rendering.errors import EngineError
 from tokscore.scoring.engine import SequenceScores, TokenSequence, last_line, windows
 
 if TYPE_CHECKING:
-    from tokscore.rendering.manifest import ModelIdentity
+    from tokscore.rendering.manifest import ModelIdentity, Setting
     from tokscore.scoring.load import EngineSpec
 
 # vLLM makes the logits of a whole scheduled chunk at once and does not count them as memory it needs.
@@ -60,6 +60,7 @@ class VllmEngine:
         self.max_length = spec.model.max_length
         self.vocab_size = spec.model.vocab_size
         self._longest = longest
+        self.details: Mapping[str, Setting] = {"path": "flat"}
         self._top_k = spec.top_k
         with _quiet(), _engine_errors("could not start"):
             self._llm, self._parameters = self._start(spec)
@@ -171,11 +172,12 @@ def from_flat(flat: Vllm, sequence: TokenSequence, top_k: int) -> SequenceScores
         raise EngineError(
             f"sequence {sequence.key}: vLLM returned logprobs of other tokens than it was given."
         )
+    rows = slice(None) if sequence.wanted is None else sequence.wanted
     return SequenceScores(
-        logprobs=logprobs[:, 0],
-        ranks=ranks,
-        top_ids=ids[:, 1:],
-        top_logprobs=logprobs[:, 1:],
+        logprobs=logprobs[rows, 0],
+        ranks=ranks[rows],
+        top_ids=ids[rows, 1:],
+        top_logprobs=logprobs[rows, 1:],
         entropy=None,
     )
 

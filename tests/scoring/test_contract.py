@@ -130,8 +130,8 @@ def test_what_follows_does_not_change_scores(name: str, start: EngineStarter, ti
 
 def test_one_token_has_no_rows(name: str, start: EngineStarter, tiny_llama: Path) -> None:
     lone, pair = scores_of(start(name, tiny_llama), [random_ids(3, 1), random_ids(3, 2)])
-    check_scores(lone, 1, 5, "lone")
-    check_scores(pair, 2, 5, "pair")
+    check_scores(lone, 0, 5, "lone")
+    check_scores(pair, 1, 5, "pair")
 
 
 def test_the_exact_maximum_length_is_scored(name: str, start: EngineStarter, tiny_llama: Path) -> None:
@@ -163,7 +163,7 @@ def test_chunks_do_not_show(
     ids = random_ids(6, 3 * chunk + 1)
     # Another top-k, so that this engine is not one started before.
     [scores] = scores_of(start(name, tiny_llama, top_k=6), [ids])
-    check_scores(scores, len(ids), 6, "chunked")
+    check_scores(scores, len(ids) - 1, 6, "chunked")
     np.testing.assert_allclose(scores.logprobs, whole(tiny_llama, ids), atol=ATOL)
 
 
@@ -171,7 +171,7 @@ def test_logprobs_do_not_depend_on_top_k(name: str, start: EngineStarter, tiny_l
     ids = random_ids(7, 60)
     by_k = {k: scores_of(start(name, tiny_llama, top_k=k), [ids])[0] for k in (0, 1, 50, 128)}
     for top_k, scores in by_k.items():
-        check_scores(scores, len(ids), top_k, "sequence")
+        check_scores(scores, len(ids) - 1, top_k, "sequence")
         np.testing.assert_array_equal(scores.logprobs, by_k[1].logprobs)
         np.testing.assert_array_equal(scores.ranks, by_k[1].ranks)
     np.testing.assert_array_equal(np.sort(by_k[128].top_ids, axis=1), np.tile(np.arange(128), (59, 1)))

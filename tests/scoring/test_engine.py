@@ -20,24 +20,26 @@ def scores(n_rows: int, top_k: int = 2, logprob: float = -1.0) -> SequenceScores
 
 @pytest.mark.parametrize("n_rows", [0, 3, 5])
 def test_a_wrong_number_of_rows_names_the_conversation_and_both_counts(n_rows: int) -> None:
-    with pytest.raises(EngineError, match=rf"conversation c1: .*\({n_rows},\) for 5 tokens; expected \(4,\)"):
-        check_scores(scores(n_rows), 5, 2, "c1")
+    with pytest.raises(
+        EngineError, match=rf"conversation c1: .*\({n_rows},\) for 4 tokens to score; expected \(4,\)"
+    ):
+        check_scores(scores(n_rows), 4, 2, "c1")
 
 
 def test_missing_alternatives_are_an_engine_error() -> None:
     with pytest.raises(EngineError, match=r"top_ids of shape \(4, 1\)"):
-        check_scores(scores(4, top_k=1), 5, 2, "c1")
+        check_scores(scores(4, top_k=1), 4, 2, "c1")
 
 
 @pytest.mark.parametrize(("logprob", "message"), [(np.nan, "4 NaN"), (0.5, "0.5")])
 def test_impossible_logprobs_fail_the_conversation(logprob: float, message: str) -> None:
     with pytest.raises(ConversationError, match=f"conversation c1 has .*{message}"):
-        check_scores(scores(4, logprob=logprob), 5, 2, "c1")
+        check_scores(scores(4, logprob=logprob), 4, 2, "c1")
 
 
 @pytest.mark.parametrize("logprob", [-np.inf, 0.0])
 def test_certain_and_ruled_out_tokens_are_fine(logprob: float) -> None:
-    check_scores(scores(4, logprob=logprob), 5, 2, "c1")
+    check_scores(scores(4, logprob=logprob), 4, 2, "c1")
 
 
 def test_windows_keep_the_order_and_the_budget() -> None:

@@ -51,7 +51,7 @@ class FakeEngine:
 
 
 def faked(spec: EngineSpec, change: object) -> FakeSpec:
-    return FakeSpec(spec.model, spec.identity, spec.top_k, spec.temperature, change)
+    return FakeSpec(spec.model, spec.identity, spec.top_k, spec.temperature, change=change)
 
 
 def never_started(spec: EngineSpec) -> FakeSpec:
@@ -220,7 +220,7 @@ def test_missing_rows_end_the_run_and_write_nothing(spec: EngineSpec, tmp_path: 
     def shorten(key: int, scores: SequenceScores) -> SequenceScores:
         return replace(scores, logprobs=scores.logprobs[1:]) if key == 1 else scores
 
-    with pytest.raises(EngineError, match=r"memory:2: .*\(4,\) for 6 tokens; expected \(5,\)"):
+    with pytest.raises(EngineError, match=r"memory:2: .*\(4,\) for 5 tokens to score; expected \(5,\)"):
         score(MemorySource([sequences(5, 6, 7)]), tmp_path, faked(spec, shorten), on_error=OnError.SKIP)
     assert visible_files(tmp_path) == {"manifest.json", "vocab.parquet"}
 
