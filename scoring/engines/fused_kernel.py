@@ -45,7 +45,8 @@ def _score_rows(  # type: ignore[no-untyped-def]  # Triton's pointers and values
         raw = tl.load(base + ids, mask=ids < vocab_size, other=float("-inf")).to(tl.float32)
         block_peaks = tl.max(raw, axis=1)
         tl.store(maxima + row * maxima_stride + block, block_peaks, mask=block < n_blocks)
-        rank += tl.sum(tl.sum((raw >= realised).to(tl.int32), axis=1), axis=0)
+        at_least = (raw >= realised) & (ids < vocab_size)
+        rank += tl.sum(tl.sum(at_least.to(tl.int32), axis=1), axis=0)
         values = raw * inverse_temperature
         new_peak = tl.maximum(peak, tl.max(block_peaks, axis=0) * inverse_temperature)
         scale = tl.exp(peak - new_peak)
