@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # How a prompt's rows are taken: scored in the workers, vLLM's own tensors, or vLLM's flat lists.
 FUSED, TENSORS, FLAT = PATHS = ("fused", "tensors", "flat")
 # Batches that wait in vLLM, so that it never waits for Python, and batches sorted by length at a time.
-QUEUED_BATCHES = {"cpu": 1, "gpu": 4}
+QUEUED_BATCHES = {"cpu": 2, "gpu": 4}
 WINDOW_BATCHES = {"cpu": 4, "gpu": 32}
 # The self-test's limits on the difference between two paths, in nats: rounding in float32, and of logits
 # that one of them has in bf16.
@@ -197,7 +197,7 @@ class VllmEngine:
             here = dict(self.score(sequences))
             plain = dict(self._score(sequences, FLAT)) if compares_plain else here
         except EngineError as error:
-            raise _PathError(last_line(error)) from error
+            raise _PathError(str(error).partition("\n")[0]) from error
         for key, sequence in enumerate(sequences):
             if here[key].logprobs.shape != (sequence.n_rows,) or np.isnan(here[key].logprobs).any():
                 raise _PathError(f"{sequence.n_rows} rows were asked for, others or NaN returned")

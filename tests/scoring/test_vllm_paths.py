@@ -1,0 +1,137 @@
+"""vLLM's paths, memory and settings, on the tiny model."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tokscore.rendering.errors import EngineError, UsageError
+from tokscore.scoring import TokenSequence, plan_engine
+from tokscore.scoring.engines import vllm as vllm_engine
+from tokscore.scoring.load import EngineOptions
+
+from .samples import EngineStarter, random_ids
+from .test_contract import ATOL, scores_of, whole
+
+vllm = [pytest.mark.vllm, pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")]
+
+# float32, the same engine in other batches.
+NOISE = 5e-5
+
+
+class Preemptions:
+    """Counts what the scheduler of an engine in this process takes back."""
+
+    def __init__(self, engine: object, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.n = self.n_decoded = 0
+        scheduler = engine._engine.engine_core.engine_core.scheduler
+        preempt, schedule = scheduler._preempt_request, scheduler.schedule
+
+        def counted(*arguments: object, **named: object) -> object:
+            self.n += 1
+            return preempt(*arguments, **named)
+
+        def watched(*arguments: object, **named: object) -> object:
+            output = schedule(*arguments, **named)
+            for name in output.num_scheduled_tokens:
+                self.n_decoded += scheduler.requests[name].num_output_tokens > 0
+            return output
+
+        monkeypatch.setattr(scheduler, "_preempt_request", counted)
+        monkeypatch.setattr(scheduler, "schedule", watched)
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, marks=vllm) for path in ("fused", "tensors", "flat")])
+def test_preempted_and_chunked_prompts_score_as_in_a_roomy_run(
+    start: EngineStarter, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    sequences = [random_ids(seed, n) for seed, n in enumerate([900, 880, 860, 40, 700, 5])]
+    roomy = scores_of(start("vllm", tiny_llama, options=EngineOptions(path=path)), sequences)
+    # 12 blocks of 128 tokens; two prompts go on at a time and both want 7 or 8.
+    arguments = {"kv_cache_memory_bytes": 12 * 128 * 512, "long_prefill_token_threshold": 128}
+    options = EngineOptions(path=path, batch_tokens=256, arguments=arguments)
+    monkeypatch.setattr(vllm_engine, "QUEUED_BATCHES", {"cpu": 20})
+    engine = start("vllm", tiny_llama, options=options)
+    watch = Preemptions(engine, monkeypatch)
+    tight = scores_of(engine, sequences)
+    assert watch.n > 0
+    assert watch.n_decoded == 0
+    for one, other, ids in zip(tight, roomy, sequences, strict=True):
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=NOISE)
+        np.testing.assert_allclose(one.top_logprobs, other.top_logprobs, atol=NOISE)
+        np.testing.assert_allclose(one.logprobs, whole(tiny_llama, ids), atol=ATOL)
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, marks=vllm) for path in ("tensors", "flat")])
+def test_the_paths_agree(start: EngineStarter, tiny_llama: Path, path: str) -> None:
+    ids = random_ids(3, 400)
+    wanted = np.random.default_rng(1).random(399) < 0.5
+    sequences = [TokenSequence(0, ids), TokenSequence(1, ids, wanted)]
+    fused = dict(start("vllm", tiny_llama).score(sequences))
+    engine = start("vllm", tiny_llama, options=EngineOptions(path=path))
+    assert engine.details["path"] == path
+    other = dict(engine.score(sequences))
+    for key in (0, 1):
+        np.testing.assert_allclose(fused[key].logprobs, other[key].logprobs, atol=NOISE)
+        np.testing.assert_allclose(fused[key].top_logprobs, other[key].top_logprobs, atol=NOISE)
+        np.testing.assert_array_equal(fused[key].top_ids, other[key].top_ids)
+        np.testing.assert_array_equal(fused[key].ranks, other[key].ranks)
+
+
+@pytest.mark.parametrize("arguments", [pytest.param(None, marks=vllm)])
+def test_a_path_that_fails_its_test_gives_way_to_the_next(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, arguments: None
+) -> None:
+    from tokscore.scoring.engines import vllm_worker
+
+    real = vllm_worker.score_rows
+    monkeypatch.setattr(
+        vllm_worker, "score_rows", lambda *given: real(*given)._replace(logprobs=real(*given).logprobs - 0.01)
+    )
+    engine = plan_engine(str(tiny_llama), engine="vllm", top_k=3).start(64)
+    try:
+        assert engine.details["path"] == "tensors"
+        [(_, scores)] = engine.score([TokenSequence(0, random_ids(0, 40))])
+        np.testing.assert_allclose(scores.logprobs, whole(tiny_llama, random_ids(0, 40)), atol=ATOL)
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("path", [pytest.param("fused", marks=vllm)])
+def test_a_path_asked_for_by_name_is_not_replaced(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    from tokscore.scoring.engines import vllm_worker
+
+    def broken(*given: object) -> object:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(vllm_worker, "score_rows", broken)
+    spec = plan_engine(str(tiny_llama), engine="vllm", top_k=3, options=EngineOptions(path=path))
+    with pytest.raises(EngineError, match=r"fused: .*no such kernel"):
+        spec.start(64)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        pytest.param("kv_sharing_fast_prefill", True, "fast prefill leaves out", marks=vllm),
+        pytest.param("enable_prefix_caching", True, "comes without logprobs", marks=vllm),
+        pytest.param("speculative_config", {"model": "x"}, "speculative", marks=vllm),
+        pytest.param("enable_lora", True, "merge the adapter", marks=vllm),
+        pytest.param("max_model_len", 10, "scoring sets it itself", marks=vllm),
+    ],
+)
+def test_arguments_that_make_rows_wrong_are_refused_before_the_start(
+    tiny_llama: Path, name: str, value: object, reason: str
+) -> None:
+    with pytest.raises(UsageError, match=reason):
+        plan_engine(str(tiny_llama), engine="vllm", options=EngineOptions(arguments={name: value}))
+
+
+def test_options_for_vllm_are_refused_elsewhere(tiny_llama: Path) -> None:
+    with pytest.raises(UsageError, match="for vLLM; the engine is transformers"):
+        plan_engine(str(tiny_llama), engine="transformers", options=EngineOptions(tensor_parallel=2))
