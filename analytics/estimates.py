@@ -83,14 +83,18 @@ def sampled_kl(teacher: TopK, student: TopK, token_ids: IntArray, *, sampled_by:
     # expm1 keeps the digits where the two models nearly agree.
     with np.errstate(over="ignore"):
         k3 = np.expm1(-k1) + k1
-    known, is_known = np.zeros(len(tokens)), np.zeros(len(tokens), bool)
-    for column in range(ids.shape[1]):
-        matches = (other_ids == ids[:, column, None]) & (other_ids != PADDING)
-        p = np.where(matches.any(axis=1), logprobs[:, column], -np.inf)
-        q = np.where(matches, other_logprobs, -np.inf).max(axis=1, initial=-np.inf)
-        possible = np.isfinite(p)
-        known[possible] += np.exp(p[possible]) * (p[possible] - q[possible])
-        is_known |= matches.any(axis=1) & (ids[:, column] == tokens)
+    # Sorted by id, then by column: an id that both hold stands beside itself.
+    n_columns = ids.shape[1]
+    keys = np.sort(np.concatenate([ids, other_ids], axis=1) << 16 | np.arange(n_columns + other_ids.shape[1]))
+    shared = (keys[:, 1:] >> 16 == keys[:, :-1] >> 16) & (keys[:, 1:] >= 0)
+    rows, at = np.nonzero(shared)
+    p = logprobs[rows, keys[rows, at] & 0xFFFF]
+    q = other_logprobs[rows, (keys[rows, at + 1] & 0xFFFF) - n_columns]
+    possible = np.isfinite(p)
+    terms = np.exp(p[possible]) * (p[possible] - q[possible])
+    known = np.bincount(rows[possible], terms, minlength=len(tokens)).astype(np.float64)
+    is_known = np.zeros(len(tokens), bool)
+    is_known[rows[keys[rows, at] >> 16 == tokens[rows]]] = True
     topk = known + np.where(is_known, 0.0, k1)
     return SampledKl(f"kl_{sampled_by}_{other_side}", k1, k3, topk)
 
@@ -99,7 +103,7 @@ def _checked(topk: TopK, tokens: IntArray, side: Sampler) -> tuple[IntArray, Flo
     """Ids, their logprobs and the realised ones."""
     if topk.realised is None:
         raise InputError(f"{side} has no realised logprobs; expected one per sampled token.")
-    ids, n_tokens = np.asarray(topk.ids), len(tokens)
+    ids, n_tokens = np.asarray(topk.ids, np.int64), len(tokens)
     if (
         ids.shape != topk.logprobs.shape
         or ids.shape[:-1] != (n_tokens,)

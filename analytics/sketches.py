@@ -90,9 +90,12 @@ class QuantileSketch:
 
     def _settle(self) -> None:
         if self._pending:
-            keys, counts = np.unique(np.concatenate(self._pending), return_counts=True)
+            pending = np.concatenate(self._pending)
             self._pending = []
-            self._insert(keys, counts)
+            least = pending.min()
+            counts = np.bincount(pending - least)
+            used = np.flatnonzero(counts)
+            self._insert((used + least).astype(np.int32), counts[used])
 
     def _insert(self, keys: NDArray[np.int32], counts: NDArray[np.int64]) -> None:
         merged, where = np.unique(np.concatenate([self._keys, keys]), return_inverse=True)

@@ -59,13 +59,11 @@ SKEWED = Population(0.7, 0.6, 0.3).draw(300, np.random.default_rng(11))
     [
         Population(0.5, 0.5, 0.0),
         Population(0.7, 0.7, 0.3),
-        Population(0.8, 0.5, 0.5),
-        Population(1.0, 0.5, -0.5),
         Population(1.0, 0.7, 0.0),
     ],
 )
 def test_limits_contain_the_mean_as_often_as_they_say(population: Population) -> None:
-    rng, n_runs = np.random.default_rng(3), 2000
+    rng, n_runs = np.random.default_rng(3), 1000
     n_below = n_above = 0
     for _ in range(n_runs):
         limits = confidence(population.draw(200, rng))
