@@ -190,6 +190,12 @@ def test_a_handful_of_conversations_sets_no_limit_rather_than_a_narrow_one() -> 
     assert limits.p_value > 0.05
 
 
+def test_two_conversations_that_differ_among_many_alike_set_no_limit() -> None:
+    # 13 % of the replicates draw neither and say nothing.
+    limits = confidence(Clustered(np.concatenate([[4.0, 2.0], np.full(38, 3.0)]), np.ones(40, np.int64)))
+    assert limits[:2] == (None, None)
+
+
 @pytest.mark.parametrize(("n", "is_rough"), [(29, True), (30, False)])
 def test_limits_from_fewer_than_30_conversations_are_rough(n: int, is_rough: bool) -> None:
     sample = Clustered(np.random.default_rng(n).normal(5, 1, n), np.ones(n, np.int64))
