@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from tokscore.rendering.errors import EngineError, UsageError
-from tokscore.rendering.manifest import ModelIdentity
+from tokscore.rendering.manifest import ModelIdentity, Setting
 from tokscore.scoring.engine import ENGINES, Engine
 from tokscore.scoring.model import find_model
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 DTYPES = (AUTO, "float32", "bfloat16", "float16")
+HEAD_DTYPES = (AUTO, "model", "float32")
+PATHS = (AUTO, "fused", "tensors", "flat")
 
 # Engine -> the package it needs beyond tokscore's own, and the extra that brings it.
 _NEEDS = {"vllm": ("vllm", "vllm"), "transformers": ("torch", "cpu")}
@@ -67,6 +70,14 @@ class EngineSpec:
     temperature: float
     options: EngineOptions = field(default_factory=EngineOptions)
 
+    def settings(self) -> dict[str, Setting]:
+        """What changes the numbers beyond model, top-k and temperature, for the manifest."""
+        return {
+            "head_dtype": self.options.head_dtype,
+            "quantization": self.options.quantization,
+            "engine_arguments": json.dumps(dict(self.options.arguments), sort_keys=True),
+        }
+
     def start(self, longest: int | None = None) -> Engine:
         """Load the model.
 
@@ -111,7 +122,9 @@ def plan_engine(
         raise UsageError(f"dtype is {dtype!r}; expected {', '.join(DTYPES)}.")
     if not (math.isfinite(temperature) and temperature > 0):
         raise UsageError(f"temperature is {temperature}; expected a number above 0.")
-    name = _choose(engine, temperature)
+    options = options or EngineOptions()
+    name = _choose(engine)
+    _check_options(options, name, temperature)
     files = find_model(model, revision)
     if not 0 <= top_k <= files.vocab_size:
         raise UsageError(
@@ -120,13 +133,13 @@ def plan_engine(
     identity = ModelIdentity(
         name=files.name,
         revision=files.revision,
-        sha256=files.sha256(),
+        sha256=None if options.arguments.get("load_format") == "dummy" else files.sha256(),
         vocab_size=files.vocab_size,
         dtype=files.dtype if dtype == AUTO else dtype,
         engine=name,
         engine_version=_engine_version(name),
     )
-    return EngineSpec(files, identity, top_k, temperature, options or EngineOptions())
+    return EngineSpec(files, identity, top_k, temperature, options)
 
 
 def load_engine(
@@ -144,17 +157,43 @@ def load_engine(
     return spec.start(longest)
 
 
-def _choose(engine: str, temperature: float) -> str:
+def _choose(engine: str) -> str:
     if engine == AUTO:
-        return "vllm" if temperature == 1 and _vllm_can_run() else _installed("transformers")
+        return "vllm" if _vllm_can_run() else _installed("transformers")
     if engine not in ENGINES:
         raise UsageError(f"engine is {engine!r}; expected {', '.join([AUTO, *ENGINES])}.")
-    if engine == "vllm" and temperature != 1:
-        raise UsageError(
-            f"vLLM ignores the temperature for prompts, so it cannot score at {temperature}. "
-            "Use --engine transformers."
-        )
     return _installed(engine)
+
+
+def _check_options(options: EngineOptions, engine: str, temperature: float) -> None:
+    """Refuse options that the engine does not know, or that do not go together."""
+    choices = {"head-dtype": (options.head_dtype, HEAD_DTYPES), "engine-path": (options.path, PATHS)}
+    for name, (value, known) in choices.items():
+        if value not in known:
+            raise UsageError(f"{name} is {value!r}; expected {', '.join(known)}.")
+    for name, number in (
+        ("tensor-parallel-size", options.tensor_parallel),
+        ("pipeline-parallel-size", options.pipeline_parallel),
+        ("batch-tokens", options.batch_tokens),
+    ):
+        if number is not None and number < 1:
+            raise UsageError(f"{name} is {number}; expected at least 1.")
+    if engine == "vllm":
+        from tokscore.scoring.engines.vllm_settings import check_arguments
+
+        check_arguments(options.arguments)
+        if temperature != 1 and options.path not in (AUTO, "fused"):
+            raise UsageError(
+                f"vLLM's own step ignores the temperature for prompts, so it cannot score at {temperature}. "
+                "Leave out --engine-path, or use --engine transformers."
+            )
+        return
+    only_batch = EngineOptions(batch_tokens=options.batch_tokens, head_dtype=options.head_dtype)
+    if options != only_batch or options.head_dtype == "float32":
+        raise UsageError(
+            "--engine-path, --engine-arg, --head-dtype float32, --quantization and the parallel sizes are "
+            f"for vLLM; the engine is {engine}."
+        )
 
 
 def _installed(engine: str) -> str:

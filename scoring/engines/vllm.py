@@ -1,4 +1,4 @@
-"""The vLLM engine: prompt log-probabilities from the offline `LLM`, on a GPU or on vLLM's CPU build."""
+"""The vLLM engine: prompt log-probabilities as arrays, on a GPU or on vLLM's CPU build."""
 
 from __future__ import annotations
 
@@ -6,26 +6,35 @@ import logging
 import os
 import sys
 import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokscore.rendering.errors import EngineError
-from tokscore.scoring.engine import SequenceScores, TokenSequence, last_line, windows
+from tokscore.scoring.engine import SequenceScores, TokenSequence, last_line
+from tokscore.scoring.engines.vllm_results import KEEP, from_flat, from_tensors, keep_tensors
+from tokscore.scoring.engines.vllm_settings import VllmSettings, check_config, vllm_settings
+from tokscore.scoring.engines.vllm_worker import MARK, WorkerSettings, runs_of
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tokscore.rendering.manifest import ModelIdentity, Setting
     from tokscore.scoring.load import EngineSpec
 
-# vLLM makes the logits of a whole scheduled chunk at once and does not count them as memory it needs.
-LOGITS_BYTES = 2**30
-MIN_CHUNK_TOKENS = 512
-MAX_CHUNK_TOKENS = 8_192
-MIN_CACHE_BYTES = 2**28
-# Chunks handed over at once: a GPU must not wait for Python, a CPU should report often.
-CHUNKS_PER_BATCH = {"cpu": 1, "gpu": 16}
+# How a prompt's rows are taken: scored in the workers, vLLM's own tensors, or vLLM's flat lists.
+FUSED, TENSORS, FLAT = PATHS = ("fused", "tensors", "flat")
+# Batches that wait in vLLM, so that it never waits for Python, and batches sorted by length at a time.
+QUEUED_BATCHES = {"cpu": 1, "gpu": 4}
+WINDOW_BATCHES = {"cpu": 4, "gpu": 32}
+# The self-test's limits on the difference between two paths, in nats: rounding in float32, and of logits
+# that one of them has in bf16.
+SELF_TEST_LIMIT = 1e-3
+SELF_TEST_LIMIT_16_BIT = 0.5
+SHORT_TEST_TOKENS = 5
 
 # Environment variables, where the user did not set them.
 _SETTINGS = {
@@ -48,24 +57,70 @@ class VllmEngine:
         identity: What the manifest says of model and engine.
         max_length: Most tokens of one sequence.
         vocab_size: Width of the logits.
+        details: The path in use, the settings that follow from memory, and the self-test's difference.
     """
 
     def __init__(self, spec: EngineSpec, longest: int) -> None:
-        """Start vLLM.
+        """Start vLLM, choose a path and test it.
 
         Raises:
-            EngineError: vLLM cannot load or run the model.
+            EngineError: vLLM cannot load or run the model, or no path passes the self-test.
         """
         self.identity: ModelIdentity = spec.identity
         self.max_length = spec.model.max_length
         self.vocab_size = spec.model.vocab_size
+        self._spec = spec
         self._longest = longest
-        self.details: Mapping[str, Setting] = {"path": "flat"}
-        self._top_k = spec.top_k
-        with _quiet(), _engine_errors("could not start"):
-            self._llm, self._parameters = self._start(spec)
+        self._n_requests = 0
+        self.details: Mapping[str, Setting] = {}
+        reasons = []
+        for path in PATHS if spec.options.path == "auto" else (spec.options.path,):
+            try:
+                self._start(path)
+            except (_PathError, EngineError) as error:
+                reasons.append(f"{path}: {error}")
+                # Whatever went wrong with this vLLM, one that never started will not start again.
+                if not isinstance(error, _PathError):
+                    raise
+                self.close()
+            else:
+                return
+        raise EngineError("vLLM runs, but no way to take its logprobs works.\n" + "\n".join(reasons))
 
-    def _start(self, spec: EngineSpec) -> tuple[Vllm, Vllm]:
+    def _start(self, path: str) -> None:
+        """Start vLLM for one path and test it.
+
+        Raises:
+            EngineError: vLLM does not start.
+            _PathError: It does, but the path cannot be used.
+        """
+        spec = self._spec
+        with _quiet(), _engine_errors("could not start"):
+            settings = self._load(path)
+        self._path = path
+        device = "cpu" if self._on_cpu else "gpu"
+        self._queued_tokens = settings.batch_tokens * QUEUED_BATCHES[device]
+        self._window_tokens = settings.batch_tokens * WINDOW_BATCHES[device]
+        details: dict[str, Setting] = {
+            "path": path,
+            "batch_tokens": settings.batch_tokens,
+            "head_dtype": spec.identity.dtype,
+        }
+        if path == FUSED:
+            details |= self._install(settings)
+            details["logits_rows"] = settings.logits_bytes // (4 * self.vocab_size)
+        else:
+            self._refuse_what_only_the_fused_path_can()
+        if path != FLAT:
+            keep_tensors()
+        if "gpu_memory_utilization" in settings.arguments:
+            details["gpu_memory_utilization"] = settings.arguments["gpu_memory_utilization"]
+        difference = self._self_test(settings.batch_tokens)
+        if difference is not None:
+            details["self_test_max_difference"] = round(difference, 7)
+        self.details = details
+
+    def _load(self, path: str) -> VllmSettings:
         for name, value in _SETTINGS.items():
             os.environ.setdefault(name, value)
         # vLLM wants room for one more token than it is given, past the model's maximum too.
@@ -73,112 +128,216 @@ class VllmEngine:
         # On a CPU it complains that Triton is not there.
         logging.getLogger("torch._library.triton").setLevel(logging.ERROR)
         import torch
-        from vllm import LLM, SamplingParams
+        from vllm import LLM
         from vllm.platforms import current_platform
 
-        on_cpu = bool(current_platform.is_cpu())
-        chunk_tokens = LOGITS_BYTES // (4 * self.vocab_size)
-        chunk_tokens = max(MIN_CHUNK_TOKENS, min(MAX_CHUNK_TOKENS, chunk_tokens))
-        limits: dict[str, int] = {}
-        if on_cpu:
-            os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        self._on_cpu = bool(current_platform.is_cpu())
+        gpu_bytes = None
+        if self._on_cpu:
+            if self._spec.options.tensor_parallel * self._spec.options.pipeline_parallel == 1:
+                os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
             # Otherwise vLLM leaves torch one thread, which suits a server that decodes.
             os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
-            # For one batch, and the longest sequence. VLLM_CPU_KVCACHE_SPACE wins over it.
-            cache_tokens = self._longest + chunk_tokens
-            cache_bytes = cache_tokens * spec.model.kv_width * (4 if spec.identity.dtype == "float32" else 2)
-            limits["kv_cache_memory_bytes"] = max(MIN_CACHE_BYTES, cache_bytes)
-        self._batch_tokens = chunk_tokens * CHUNKS_PER_BATCH["cpu" if on_cpu else "gpu"]
-        llm = LLM(
-            model=str(spec.model.path),
-            dtype=spec.identity.dtype,
-            max_model_len=self._longest + 1,
-            max_logprobs=max(20, spec.top_k),
-            max_num_batched_tokens=chunk_tokens,
-            enable_chunked_prefill=True,
-            # A cached prefix comes without logprobs, or with memory that nobody wrote.
-            enable_prefix_caching=False,
-            # Ids go in and come out; a tokenizer would decode every alternative.
-            skip_tokenizer_init=True,
-            generation_config="vllm",
-            # Compiling takes a minute on a CPU, for a fifth of the time after it.
-            enforce_eager=on_cpu,
-            disable_log_stats=True,
-            use_tqdm_on_load=False,
-            **limits,
-        )
-        parameters = SamplingParams(
-            max_tokens=1,
-            temperature=0,
-            prompt_logprobs=spec.top_k,
-            flat_logprobs=True,
-            detokenize=False,
-        )
-        return llm, parameters
+        else:
+            gpu_bytes = int(current_platform.get_device_total_memory())
+        settings = vllm_settings(self._spec, self._longest, stock=path != FUSED, gpu_bytes=gpu_bytes)
+        self._llm = LLM(**settings.arguments)
+        self._engine = self._llm.llm_engine
+        check_config(self._engine.vllm_config)
+        return settings
+
+    def _install(self, settings: VllmSettings) -> dict[str, str]:
+        """Have the workers score; with logits in float32 where that is asked for or costs little."""
+        wanted = self._spec.options.head_dtype
+        attempts = {"auto": (not self._on_cpu, False), "float32": (True,), "model": (False,)}[wanted]
+        reason: Exception | None = None
+        for in_float32 in dict.fromkeys(attempts):
+            worker = WorkerSettings(
+                self._spec.top_k, self._spec.temperature, in_float32, settings.logits_bytes
+            )
+            try:
+                with _quiet():
+                    found: list[dict[str, str]] = self._llm.collective_rpc(
+                        "tokscore_install", args=(tuple(worker),)
+                    )
+            except Exception as error:  # noqa: BLE001 (whatever a worker raises, and vLLM's own)
+                reason = error
+            else:
+                return found[-1]
+        raise _PathError(last_line(reason)) if reason else AssertionError
+
+    def _refuse_what_only_the_fused_path_can(self) -> None:
+        if self._spec.temperature != 1:
+            raise _PathError(
+                f"vLLM's own step ignores the temperature for prompts, so it cannot score at "
+                f"{self._spec.temperature}; use --engine transformers"
+            )
+        if self._spec.options.head_dtype == "float32" and self._spec.identity.dtype != "float32":
+            raise _PathError("a float32 head needs the fused path")
+
+    def _self_test(self, batch_tokens: int) -> float | None:
+        """Largest difference between this path and vLLM's plain one; None where this is the plain one.
+
+        A short sequence is scored, and as many long ones as it takes for a batch to end inside one.
+
+        Raises:
+            _PathError: Rows are missing, not finite, or differ by more than rounding explains.
+        """
+        generator = np.random.default_rng(0)
+        long = max(1, min(self._longest, batch_tokens + 3))
+        lengths = [min(SHORT_TEST_TOKENS, self._longest), *[long] * -(-(batch_tokens + 3) // long)]
+        sequences = [
+            TokenSequence(key, generator.integers(0, self.vocab_size, length).astype(np.int32))
+            for key, length in enumerate(lengths)
+        ]
+        compares_plain = self._path != FLAT and self._spec.temperature == 1
+        try:
+            here = dict(self.score(sequences))
+            plain = dict(self._score(sequences, FLAT)) if compares_plain else here
+        except EngineError as error:
+            raise _PathError(last_line(error)) from error
+        for key, sequence in enumerate(sequences):
+            if here[key].logprobs.shape != (sequence.n_rows,) or np.isnan(here[key].logprobs).any():
+                raise _PathError(f"{sequence.n_rows} rows were asked for, others or NaN returned")
+        if not compares_plain:
+            return None
+        difference = max(_largest_difference(here[key].logprobs, plain[key].logprobs) for key in here)
+        limit = SELF_TEST_LIMIT if self.identity.dtype == "float32" else SELF_TEST_LIMIT_16_BIT
+        if difference > limit:
+            raise _PathError(f"its logprobs differ from vLLM's plain ones by {difference:.3g} nats")
+        return difference
 
     def score(self, sequences: Iterable[TokenSequence]) -> Iterator[tuple[int, SequenceScores]]:
-        """Key and scores of every sequence.
+        """Key and scores of every sequence, the longest of each window first.
 
         Raises:
             EngineError: vLLM failed, or returned other rows than asked for.
         """
-        for window in windows(sequences, self._batch_tokens):
-            for sequence in window:
-                if len(sequence.token_ids) > self._longest:
-                    raise EngineError(
-                        f"sequence {sequence.key} has {len(sequence.token_ids)} tokens; "
-                        f"vLLM was started for {self._longest}."
-                    )
-            prompts = [{"prompt_token_ids": sequence.token_ids.tolist()} for sequence in window]
-            with _quiet(), _engine_errors("failed"):
-                outputs = self._llm.generate(prompts, self._parameters, use_tqdm=False)
-            for sequence, output in zip(window, outputs, strict=True):
-                yield sequence.key, from_flat(output.prompt_logprobs, sequence, self._top_k)
+        return self._score(sequences, self._path)
+
+    def _score(self, sequences: Iterable[TokenSequence], path: str) -> Iterator[tuple[int, SequenceScores]]:
+        """A bounded loop: requests go in while others run, and results come out as they are done."""
+        windows = _Windows(sequences, self._window_tokens)
+        running: dict[str, TokenSequence] = {}
+        n_queued = 0
+        try:
+            while True:
+                while n_queued < self._queued_tokens and (sequence := windows.take()) is not None:
+                    if sequence.n_rows == 0:
+                        yield sequence.key, _no_rows(self._spec.top_k, with_entropy=path == FUSED)
+                        continue
+                    with _quiet(), _engine_errors("failed"):
+                        running[self._add(sequence, path)] = sequence
+                    n_queued += len(sequence.token_ids)
+                if not running:
+                    return
+                # While vLLM is busy with what it has.
+                windows.look_ahead(self._queued_tokens)
+                with _quiet(), _engine_errors("failed"):
+                    outputs = self._engine.step()
+                for output in outputs:
+                    done = running.pop(output.request_id, None) if output.finished else None
+                    if done is not None:
+                        n_queued -= len(done.token_ids)
+                        yield done.key, self._scores_of(output, done, path)
+        finally:
+            if running:
+                with suppress(Exception), _quiet():  # The engine may be gone.
+                    self._engine.abort_request(list(running))
+
+    def _add(self, sequence: TokenSequence, path: str) -> str:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        token_ids = sequence.token_ids
+        if len(token_ids) > self._longest:
+            raise EngineError(
+                f"sequence {sequence.key} has {len(token_ids)} tokens; vLLM was started for {self._longest}."
+            )
+        extra: dict[str, object] = {} if path == FLAT else {KEEP: True}
+        if path == FUSED:
+            runs = None if sequence.wanted is None else runs_of(sequence.wanted)
+            extra[MARK] = runs
+            # What follows the last wanted token does not change its score.
+            token_ids = token_ids if runs is None else token_ids[: runs[-1] + 1]
+        parameters = SamplingParams(
+            max_tokens=1,
+            temperature=0,
+            prompt_logprobs=self._spec.top_k,
+            flat_logprobs=path == FLAT,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            extra_args=extra or None,
+        )
+        self._n_requests += 1
+        name = str(self._n_requests)
+        prompt = {"type": "token", "prompt_token_ids": token_ids.tolist()}
+        self._engine.add_request(name, prompt, parameters)
+        return name
+
+    def _scores_of(self, output: Vllm, sequence: TokenSequence, path: str) -> SequenceScores:
+        if path == FLAT:
+            return from_flat(output.prompt_logprobs, sequence, self._spec.top_k)
+        return from_tensors(output.prompt_logprobs, sequence, self._spec.top_k, is_fused=path == FUSED)
 
     def close(self) -> None:
         """Stop vLLM and free the model."""
         from vllm.distributed import cleanup_dist_env_and_memory
 
         with _quiet():
-            self._llm.llm_engine.engine_core.shutdown()
-            del self._llm
+            self._engine.engine_core.shutdown()
+            del self._llm, self._engine
             cleanup_dist_env_and_memory()
 
 
-def from_flat(flat: Vllm, sequence: TokenSequence, top_k: int) -> SequenceScores:
-    """Scores from vLLM's `FlatLogprobs`.
+class _PathError(Exception):
+    """A way to take vLLM's logprobs does not work here."""
 
-    Its lists hold nothing for position 0, then for each position the realised token and the top k.
 
-    Raises:
-        EngineError: Positions or alternatives are missing or belong to other tokens.
-    """
-    n_rows, width = len(sequence.token_ids) - 1, top_k + 1
-    found = None if flat is None else len(flat.start_indices)
-    if found != n_rows + 1:
-        raise EngineError(
-            f"sequence {sequence.key}: vLLM returned logprobs for {found} positions of {n_rows + 1} tokens."
-        )
-    starts = np.array(flat.start_indices[1:], np.int64)
-    if len(flat.logprobs) != n_rows * width or (starts != np.arange(n_rows) * width).any():
-        raise EngineError(
-            f"sequence {sequence.key}: vLLM returned {len(flat.logprobs)} logprobs for "
-            f"{n_rows + 1} tokens; expected {n_rows} x {width}."
-        )
-    ids = np.array(flat.token_ids, np.int32).reshape(n_rows, width)
-    logprobs = np.array(flat.logprobs, np.float32).reshape(n_rows, width)
-    ranks = np.array(flat.ranks[::width], np.int32)
-    if (ids[:, 0] != sequence.token_ids[1:]).any():
-        raise EngineError(
-            f"sequence {sequence.key}: vLLM returned logprobs of other tokens than it was given."
-        )
-    rows = slice(None) if sequence.wanted is None else sequence.wanted
+class _Windows:
+    """Sequences in windows of a number of tokens, the longest of each first; the next window fills slowly."""
+
+    def __init__(self, sequences: Iterable[TokenSequence], max_tokens: int) -> None:
+        self._sequences = iter(sequences)
+        self._max_tokens = max_tokens
+        self._current: deque[TokenSequence] = deque()
+        self._next: list[TokenSequence] = []
+        self._n_next = 0
+        self._is_exhausted = False
+
+    def take(self) -> TokenSequence | None:
+        """The next sequence; None where there is none left."""
+        if not self._current:
+            self.look_ahead(self._max_tokens)
+            self._current = deque(sorted(self._next, key=lambda sequence: -len(sequence.token_ids)))
+            self._next, self._n_next = [], 0
+        return self._current.popleft() if self._current else None
+
+    def look_ahead(self, n_tokens: int) -> None:
+        """Draw sequences of about `n_tokens` for the window after this one, as far as it has room."""
+        stop = min(self._n_next + n_tokens, self._max_tokens)
+        while self._n_next < stop and not self._is_exhausted:
+            sequence = next(self._sequences, None)
+            if sequence is None:
+                self._is_exhausted = True
+                return
+            self._next.append(sequence)
+            self._n_next += len(sequence.token_ids)
+
+
+def _largest_difference(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+    """Of two rows of logprobs, in nats; -inf in both is no difference."""
+    different = one != other
+    return float(np.abs(one[different] - other[different]).max(initial=0))
+
+
+def _no_rows(top_k: int, *, with_entropy: bool) -> SequenceScores:
     return SequenceScores(
-        logprobs=logprobs[rows, 0],
-        ranks=ranks[rows],
-        top_ids=ids[rows, 1:],
-        top_logprobs=logprobs[rows, 1:],
-        entropy=None,
+        logprobs=np.empty(0, np.float32),
+        ranks=np.empty(0, np.int32),
+        top_ids=np.empty((0, top_k), np.int32),
+        top_logprobs=np.empty((0, top_k), np.float32),
+        entropy=np.empty(0, np.float32) if with_entropy else None,
     )
 
 
@@ -205,6 +364,8 @@ def _engine_errors(what: str) -> Iterator[None]:
     """Any failure of vLLM as an engine error that ends with its last line."""
     try:
         yield
+    except EngineError:
+        raise
     except Exception as error:  # vLLM raises its own, pydantic's, torch's and built-in errors.
         raise EngineError(
             f"vLLM {what}: {last_line(error)}\n"

@@ -32,8 +32,8 @@ class EngineStarter:
         self._key: tuple[object, ...] = ()
         self._engine: Engine | None = None
 
-    def __call__(self, name: str, model: Path, *, top_k: int = 5, **options: float | str) -> Engine:
-        key = (name, model, top_k, *sorted(options.items()))
+    def __call__(self, name: str, model: Path, *, top_k: int = 5, **options: object) -> Engine:
+        key = (name, model, top_k, sorted((key, str(value)) for key, value in options.items()))
         if self._engine is None or key != self._key:
             self.close()
             spec = plan_engine(str(model), engine=name, top_k=top_k, **options)  # type: ignore[arg-type]

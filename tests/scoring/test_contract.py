@@ -15,7 +15,8 @@ from tokscore.rendering.errors import EngineError
 from tokscore.scoring import SequenceScores, TokenSequence
 from tokscore.scoring.engine import check_scores
 from tokscore.scoring.engines import transformers as transformers_engine
-from tokscore.scoring.engines import vllm as vllm_engine
+from tokscore.scoring.engines import vllm_settings
+from tokscore.scoring.load import EngineOptions
 
 from .samples import MAX_LENGTH, EngineStarter, random_ids
 
@@ -92,14 +93,11 @@ def test_the_realised_token_is_among_the_top_ids_only_by_its_rank(
     np.testing.assert_array_equal(scores.top_logprobs[rows, scores.ranks[rows] - 1], scores.logprobs[rows])
 
 
-def test_entropy_is_exact_or_absent(name: str, start: EngineStarter, tiny_llama: Path) -> None:
+def test_entropy_is_exact(name: str, start: EngineStarter, tiny_llama: Path) -> None:
     ids = random_ids(0, 24)
     expected = by_hand(tiny_llama, ids)
     [scores] = scores_of(start(name, tiny_llama), [ids])
-    if scores.entropy is None:
-        assert name == "vllm"
-    else:
-        np.testing.assert_allclose(scores.entropy, -(np.exp(expected) * expected).sum(1), atol=ATOL)
+    np.testing.assert_allclose(scores.entropy, -(np.exp(expected) * expected).sum(1), atol=ATOL)
 
 
 def test_arrays_have_the_declared_types(name: str, start: EngineStarter, tiny_llama: Path) -> None:
@@ -126,6 +124,34 @@ def test_what_follows_does_not_change_scores(name: str, start: EngineStarter, ti
     ids = random_ids(2, 90)
     cut, full = scores_of(start(name, tiny_llama), [ids[:40], ids])
     np.testing.assert_allclose(cut.logprobs, full.logprobs[:39], atol=ATOL)
+
+
+def test_wanted_rows_are_those_of_a_whole_run(name: str, start: EngineStarter, tiny_llama: Path) -> None:
+    ids = random_ids(9, 150)
+    wanted = np.random.default_rng(0).random(149) < 0.3
+    wanted[140:] = False
+    sequences = [TokenSequence(0, ids), TokenSequence(1, ids, wanted), TokenSequence(2, ids, wanted & False)]
+    found = dict(start(name, tiny_llama).score(sequences))
+    assert len(found[1]) == sequences[1].n_rows == wanted.sum()
+    assert len(found[2]) == 0
+    for column in ("logprobs", "top_logprobs", "entropy"):
+        rows = getattr(found[0], column)[wanted]
+        np.testing.assert_allclose(getattr(found[1], column), rows, atol=ATOL)
+    np.testing.assert_array_equal(found[1].top_ids, found[0].top_ids[wanted])
+
+
+@pytest.mark.parametrize("temperature", [0.7, 2.0])
+def test_the_temperature_divides_the_logits(
+    name: str, start: EngineStarter, tiny_llama: Path, temperature: float
+) -> None:
+    ids = random_ids(0, 24)
+    scaled = by_hand(tiny_llama, ids) / temperature
+    expected = scaled - np.log(np.exp(scaled).sum(1, keepdims=True))
+    [scores] = scores_of(start(name, tiny_llama, temperature=temperature), [ids])
+    rows = np.arange(len(ids) - 1)
+    np.testing.assert_allclose(scores.logprobs, expected[rows, ids[1:]], atol=ATOL)
+    np.testing.assert_allclose(scores.top_logprobs, -np.sort(-expected, axis=1)[:, :5], atol=ATOL)
+    np.testing.assert_allclose(scores.entropy, -(np.exp(expected) * expected).sum(1), atol=ATOL)
 
 
 def test_one_token_has_no_rows(name: str, start: EngineStarter, tiny_llama: Path) -> None:
@@ -156,13 +182,13 @@ def test_chunks_do_not_show(
     name: str, start: EngineStarter, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chunk = 256
-    monkeypatch.setattr(vllm_engine, "MIN_CHUNK_TOKENS", chunk)
-    monkeypatch.setattr(vllm_engine, "MAX_CHUNK_TOKENS", chunk)
+    monkeypatch.setattr(vllm_settings, "LOGITS_BYTES", {"cpu": 4 * 128 * 100})
     monkeypatch.setattr(transformers_engine, "LOGITS_BYTES", {"cpu": 4 * 128 * chunk})
     monkeypatch.setattr(transformers_engine, "SOFTMAX_BYTES", {"cpu": 8 * 128 * 7})
     ids = random_ids(6, 3 * chunk + 1)
     # Another top-k, so that this engine is not one started before.
-    [scores] = scores_of(start(name, tiny_llama, top_k=6), [ids])
+    engine = start(name, tiny_llama, top_k=6, options=EngineOptions(batch_tokens=chunk))
+    [scores] = scores_of(engine, [ids])
     check_scores(scores, len(ids) - 1, 6, "chunked")
     np.testing.assert_allclose(scores.logprobs, whole(tiny_llama, ids), atol=ATOL)
 

@@ -11,7 +11,7 @@ from tokscore.rendering.errors import EngineError
 from tokscore.rendering.rendered import RenderedConversation
 from tokscore.rendering.source import open_source
 from tokscore.scoring import TokenSequence, load_engine
-from tokscore.scoring.engines.vllm import from_flat
+from tokscore.scoring.engines.vllm_results import from_flat
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
