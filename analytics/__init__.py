@@ -5,9 +5,14 @@ from tokscore.analytics.diff import DiffReport, DiffRow, Interval, diff
 from tokscore.analytics.divergence import (
     Bounds,
     Divergences,
+    Limits,
     topk_divergences,
+    topk_entropy,
     topk_gjs,
+    topk_kl_student_teacher,
     topk_kl_teacher_student,
+    topk_limits,
+    topk_skew_kl,
     topk_total_variation,
 )
 from tokscore.analytics.groups import GroupBy, group_label
@@ -23,6 +28,7 @@ __all__ = [
     "Divergences",
     "GroupBy",
     "Interval",
+    "Limits",
     "StatsReport",
     "StatsRow",
     "TokenError",
@@ -31,7 +37,11 @@ __all__ = [
     "group_label",
     "stats",
     "topk_divergences",
+    "topk_entropy",
     "topk_gjs",
+    "topk_kl_student_teacher",
     "topk_kl_teacher_student",
+    "topk_limits",
+    "topk_skew_kl",
     "topk_total_variation",
 ]

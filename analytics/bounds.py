@@ -1,242 +1,534 @@
-r"""Certified limits of divergences between two distributions of which only parts are known.
+"""Certified limits of divergences between two distributions of which only parts are known, per token.
 
-A divergence here is D = sum_i phi(p_i, q_i) with phi convex and homogeneous of degree 1, and
-phi(1, 1) = 0. Let a and b be the derivatives of phi to p and q at the ratio q/p = r. Then
+Lower limits are dual values of the least divergence over all completions, at the ratio of what is left of
+both tails: any ratio gives a valid one, the best is the same for every divergence. Every term comes as two
+halves, one of p and one of q; a half loses its own size times the relative doubt of its input. Upper limits
+are the values at disjoint tails. `docs/divergence.md` derives both.
 
-    slack(p, q) = phi(p, q) - a p - b q  >=  0         for all p, q >= 0,
+Everything here is compiled, in float64, and in one file, as `compiled` asks for.
 
-and because both distributions sum to 1,
-
-    D = sum_i slack(p_i, q_i) + a + b = sum_i slack(p_i, q_i) - slack(1, 1).
-
-Lower limit: ids known on both sides keep their slack, ids known on one side the least slack that
-the other side's cap allows, and all other ids at least 0. Any r is valid (weak duality); the best
-one balances what is left of both tails. It is the same for every phi. It is one number unless the
-one-sided ids use up both tails, where a may be taken at a larger ratio than b.
-
-Upper limit of the generalised Jensen-Shannon divergence: let r go to 0 in b and to infinity in a;
-the slack is then negated, ids that are not known on both sides add nothing to the sum, and what
-remains grows in p and in q. A KL has no upper limit while its first argument has mass left over.
-
-Uncertain inputs: slack is convex, so at p (1 + s) it is at least slack + s p (dphi/dp - a), and
-likewise in q. Each slack comes as these two halves, which Euler's theorem says sum to it; a half
-loses its own size times the relative doubt.
-
-Source: the dual of the convex problem "least D over all completions", Boyd and Vandenberghe
-(2004), Convex Optimization, ch. 5; phi-divergences, Csiszar (1967).
+Source: Boyd and Vandenberghe (2004), Convex Optimization, ch. 5; Csiszar (1967) for phi-divergences.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokscore.analytics.overlap import FloatArray, OneSided, Overlap, cell_sum
+from tokscore.analytics.compiled import compiled
+from tokscore.analytics.overlap import MAX_EXCESS, MAX_LOGPROB, FloatArray
 
 MAX_LOG_RATIO = 80.0
 _SOLVER_STEPS = 40
+_EPSILON = 2.0**-52
+
+FAULT_LOGPROB, FAULT_TWICE, FAULT_SUM = 1.0, 2.0, 3.0
+
+# Rows of the work space of one token, each as wide as both lists. Ids known on both sides:
+LOG_P, LOG_Q, P, Q, DOUBT_P, DOUBT_Q = range(6)
+# Ids known on one side: logprob, probability, its doubt, and the other side's best value and its ratio.
+T_LOG, T_MASS, T_DOUBT, T_OTHER, T_RATIO = range(6, 11)
+S_LOG, S_MASS, S_DOUBT, S_OTHER, S_RATIO = range(11, 16)
+N_WORK_ROWS = 16
+
+# Columns of the result: lower and upper limits, then the masses not known on both sides.
+KL_TEACHER_STUDENT, KL_STUDENT_TEACHER, TOTAL_VARIATION, ENTROPY_TEACHER, ENTROPY_STUDENT = range(0, 10, 2)
+UNRESOLVED_TEACHER, UNRESOLVED_STUDENT = 10, 11
+FIRST_ALPHA = 12
+# For every alpha: limits of the GJS, limits of the skew KL.
+COLUMNS_PER_ALPHA = 4
 
 
-class Ratio(NamedTuple):
-    """Logarithms of the student's over the teacher's tail mass, shape [tokens], first <= second.
+class Side(NamedTuple):
+    """What is known about one model's probabilities at one token.
 
     Attributes:
-        student: Where the derivative to q is taken.
-        teacher: Where the derivative to p is taken.
+        n_alone: Ids in this side's list only.
+        n_known: Ids in this side's list.
+        residual: Upper limit of the mass outside the list, above 0.
+        least_residual: Lower limit of that mass.
+        log_cap: Upper limit of the logprob of any id outside the list.
+        unresolved: Mass of the ids that are not known on both sides.
+        vocab_size: Number of ids of the model, -1 where it is not known.
     """
 
-    student: FloatArray
-    teacher: FloatArray
+    n_alone: int
+    n_known: int
+    residual: float
+    least_residual: float
+    log_cap: float
+    unresolved: float
+    vocab_size: int
 
 
-# The p half and the q half of a slack, from p, q, log(q / p) and the tail's ratio.
-Slack = Callable[[FloatArray, FloatArray, FloatArray, Ratio], tuple[FloatArray, FloatArray]]
+@compiled
+def _log_mixture(alpha: float, ratio: float) -> float:
+    """log(m / p) from q / p."""
+    return math.log(alpha + (1.0 - alpha) * ratio)
 
 
-def kl_teacher_student_slack(
-    p: FloatArray, q: FloatArray, log_ratio: FloatArray, tail: Ratio
-) -> tuple[FloatArray, FloatArray]:
-    """Of phi = p log(p / q)."""
-    return p * (tail.teacher - log_ratio), q * np.exp(-tail.student) - p
-
-
-def kl_student_teacher_slack(
-    p: FloatArray, q: FloatArray, log_ratio: FloatArray, tail: Ratio
-) -> tuple[FloatArray, FloatArray]:
-    """Of phi = q log(q / p)."""
-    return p * np.exp(tail.teacher) - q, q * (log_ratio - tail.student)
-
-
-def gjs_slack(alpha: float) -> Slack:
-    """Of phi = alpha p log(p / m) + (1 - alpha) q log(q / m), m = alpha p + (1 - alpha) q."""
-
-    def slack(
-        p: FloatArray, q: FloatArray, log_ratio: FloatArray, tail: Ratio
-    ) -> tuple[FloatArray, FloatArray]:
-        log_m = _log_mixture(alpha, log_ratio)
-        p_half = alpha * p * (_log_mixture(alpha, tail.teacher) - log_m)
-        tail_q = tail.student - _log_mixture(alpha, tail.student)
-        return p_half, (1 - alpha) * q * ((log_ratio - log_m) - tail_q)
-
-    return slack
-
-
-def _log_mixture(alpha: float, log_ratio: FloatArray) -> FloatArray:
-    """log(m / p)."""
-    mixture: FloatArray = np.log(alpha + (1 - alpha) * np.exp(np.minimum(log_ratio, 700.0)))
-    return mixture
-
-
-def lower_limit(slack: Slack, overlap: Overlap, tail: Ratio) -> FloatArray:
-    """The least value that any two distributions with this overlap can have, shape [tokens], at least 0."""
-    teacher, student = overlap.teacher, overlap.student
-    both = slack(overlap.p, overlap.q, overlap.log_q - overlap.log_p, tail)
-    # The other side's best value keeps the ratio of the tail, as far as its cap allows.
-    up = np.minimum(student.log_cap - teacher.log_mass, tail.student)
-    teacher_only = slack(teacher.mass, np.exp(teacher.log_mass + up), up, tail)
-    down = np.maximum(student.log_mass - teacher.log_cap, tail.teacher)
-    student_only = slack(np.exp(student.log_mass - down), student.mass, down, tail)
-    one = np.ones(overlap.p.shape[1])
-    whole = slack(one, one, np.zeros_like(one), tail)
-
-    total = -(whole[0] + whole[1])
-    size = 2.0 + np.abs(whole[0]) + np.abs(whole[1])
-    doubts = (
-        (both, overlap.doubt_p, overlap.doubt_q),
-        (teacher_only, teacher.doubt, 0.0),
-        (student_only, 0.0, student.doubt),
-    )
-    for (p_half, q_half), doubt_p, doubt_q in doubts:
-        p_size, q_size = np.abs(p_half), np.abs(q_half)
-        total += cell_sum(p_half + q_half - doubt_p * p_size - doubt_q * q_size)
-        size += cell_sum(p_size + q_size)
-    return np.maximum(total - overlap.rounding * size, 0.0)
-
-
-def gjs_upper_limit(alpha: float, overlap: Overlap) -> FloatArray:
-    """The largest GJS that any two distributions with this overlap can have, shape [tokens]."""
-    log_ratio = overlap.log_q - overlap.log_p
-    log_m = _log_mixture(alpha, log_ratio)
-    shared = alpha * overlap.p * (log_m - np.log(alpha))
-    shared += (1 - alpha) * overlap.q * (log_m - np.log1p(-alpha) - log_ratio)
-    certain = cell_sum(shared * (1.0 - np.maximum(overlap.doubt_p, overlap.doubt_q)))
-    entropy = -alpha * np.log(alpha) - (1 - alpha) * np.log1p(-alpha)
-    upper: FloatArray = entropy - certain + 2.0 * overlap.rounding
-    return upper
-
-
-def kl_upper_limits(overlap: Overlap) -> tuple[FloatArray, FloatArray]:
-    """The largest KL(teacher || student) and KL(student || teacher), shape [tokens].
-
-    Infinite, except where the first argument's list holds its whole vocabulary and the other list
-    holds all of it too.
-    """
-    log_ratio = overlap.log_q - overlap.log_p
-    return (
-        _kl_upper(overlap.p, -log_ratio, overlap.doubt_p, overlap.doubt_q, overlap.teacher, overlap.rounding),
-        _kl_upper(overlap.q, log_ratio, overlap.doubt_q, overlap.doubt_p, overlap.student, overlap.rounding),
-    )
-
-
-def _kl_upper(
-    first: FloatArray,
-    log_ratio: FloatArray,
-    doubt_first: FloatArray,
-    doubt_second: FloatArray,
-    side: OneSided,
-    rounding: float,
-) -> FloatArray:
-    upper = np.full(len(side.is_complete), np.inf)
-    known = side.is_complete
-    if known.any():
-        gain = (log_ratio + doubt_first + doubt_second)[:, known]
-        mass, doubt = first[:, known], doubt_first[:, known]
-        size = mass * np.abs(gain)
-        upper[known] = cell_sum(mass * gain + doubt * size) + rounding * (2.0 + cell_sum(size))
-    return upper
-
-
-def total_variation_limits(overlap: Overlap) -> tuple[FloatArray, FloatArray]:
-    """The least and largest sum |p - q| / 2, shape [tokens].
-
-    It is 1 less the shared mass sum min(p, q); one-sided ids share at most what the other side's
-    cap and residual allow, and the rest of the tails at most the smaller of both.
-    """
-    teacher, student = overlap.teacher, overlap.student
-    least = cell_sum(np.minimum(overlap.p * (1 - overlap.doubt_p), overlap.q * (1 - overlap.doubt_q)))
-    most = cell_sum(np.minimum(overlap.p * (1 + overlap.doubt_p), overlap.q * (1 + overlap.doubt_q)))
-    p_shared = cell_sum(np.minimum(teacher.mass * (1 + teacher.doubt), np.exp(student.log_cap)))
-    q_shared = cell_sum(np.minimum(student.mass * (1 + student.doubt), np.exp(teacher.log_cap)))
-    most += np.minimum(
-        teacher.residual + np.minimum(p_shared, student.residual),
-        student.residual + np.minimum(q_shared, teacher.residual),
-    )
-    lower = np.maximum(1.0 - most - 2.0 * overlap.rounding, 0.0)
-    return lower, np.minimum(1.0 - least + 2.0 * overlap.rounding, 1.0)
-
-
-def tail_ratio(overlap: Overlap) -> Ratio:
-    """The ratios that make the lower limits largest, up to the solver's steps."""
-    teacher = _Tail(overlap.teacher.mass, overlap.teacher.residual, np.exp(overlap.teacher.log_cap))
-    student = _Tail(overlap.student.mass, overlap.student.residual, np.exp(overlap.student.log_cap))
-    ratio, is_used_up = _balance(teacher, student)
-    inverse = 1.0 / ratio
-    if is_used_up.any():
-        again = np.flatnonzero(is_used_up)
-        other, _ = _balance(student.pick(again), teacher.pick(again))
-        inverse[again] = np.minimum(other, inverse[again])
-    return Ratio(np.log(ratio), -np.log(inverse))
-
-
-class _Tail(NamedTuple):
-    """Masses of one-sided ids [cells, tokens], mass outside the list, and the cap of an id there [tokens]."""
-
-    mass: FloatArray
-    residual: FloatArray
-    cap: FloatArray
-
-    def pick(self, tokens: NDArray[np.int64]) -> _Tail:
-        # Not by indexing, which may transpose the memory and with it the order of sums.
-        return _Tail(*(np.take(field, tokens, axis=-1) for field in self))
-
-    def fill(self, other: FloatArray, scale: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The residual less what capped ids of the other side take, and the mass of its other ids."""
-        is_open = other * scale <= self.cap
-        n_capped = len(other) - np.count_nonzero(is_open, axis=0)
-        return self.residual - n_capped * self.cap, cell_sum(other * is_open)
-
-
-def _balance(teacher: _Tail, student: _Tail) -> tuple[FloatArray, NDArray[np.bool_]]:
+@compiled
+def _balance(
+    t: FloatArray, t_residual: float, t_cap: float, s: FloatArray, s_residual: float, s_cap: float
+) -> tuple[float, bool]:
     """The ratio r = q_tail(r) / p_tail(r), and whether the teacher's tail is used up there.
 
     A one-sided id of the teacher takes min(q_cap, p r) from the student's tail, one of the student
     min(p_cap, q / r) from the teacher's. Between the points where caps begin to bind the equation is
     linear in r, so Newton steps end exactly; a step out of the bracket is replaced by its middle.
     """
-    ratio = (student.residual + cell_sum(student.mass)) / (teacher.residual + cell_sum(teacher.mass))
-    low, high = (np.full(len(ratio), np.exp(sign * MAX_LOG_RATIO)) for sign in (-1.0, 1.0))
-    ratio = np.clip(ratio, low, high)
-    p_tail_at_end = np.empty_like(ratio)
-    todo = np.arange(len(ratio))
-    r = ratio.copy()
+    low, high = math.exp(-MAX_LOG_RATIO), math.exp(MAX_LOG_RATIO)
+    r = min(max((s_residual + s.sum()) / (t_residual + t.sum()), low), high)
+    is_used_up = False
     for _ in range(_SOLVER_STEPS):
-        q_fixed, p_open = student.fill(teacher.mass, r)
-        p_fixed, q_open = teacher.fill(student.mass, 1.0 / r)
+        q_fixed, p_open = s_residual, 0.0
+        for mass in t:
+            if mass * r <= s_cap:
+                p_open += mass
+            else:
+                q_fixed -= s_cap
+        p_fixed, q_open = t_residual, 0.0
+        for mass in s:
+            if mass <= t_cap * r:
+                q_open += mass
+            else:
+                p_fixed -= t_cap
         p_tail, q_tail = p_fixed - q_open / r, q_fixed - p_open * r
-        p_tail_at_end[todo] = p_tail
-        is_low = r * np.maximum(p_tail, 0.0) < np.maximum(q_tail, 0.0)
-        low, high = np.where(is_low, r, low), np.where(is_low, high, r)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            step = np.where(p_tail > 0, (q_fixed + q_open) / (p_fixed + p_open), q_fixed / p_open)
-        step = np.where((step >= low) & (step <= high), step, np.sqrt(low * high))
-        ratio[todo] = step
-        moves = np.flatnonzero(np.abs(step - r) > 1e-12 * r)
-        if not len(moves):
-            break
-        # A token stops at its own last step, whatever the others do.
-        teacher, student = teacher.pick(moves), student.pick(moves)
-        todo, r, low, high = todo[moves], step[moves], low[moves], high[moves]
-    return ratio, p_tail_at_end < 0
+        is_used_up = p_tail < 0
+        if r * max(p_tail, 0.0) < max(q_tail, 0.0):
+            low = r
+        else:
+            high = r
+        step = (q_fixed + q_open) / (p_fixed + p_open) if p_tail > 0 else q_fixed / p_open
+        if not low <= step <= high:
+            step = math.sqrt(low * high)
+        if abs(step - r) <= 1e-12 * r:
+            return step, is_used_up
+        r = step
+    return r, is_used_up
+
+
+@compiled
+def _tail(work: FloatArray, teacher: Side, student: Side) -> tuple[float, float]:
+    """Log q/p of the tails: where the derivative to p is taken, and where that to q; the first is larger.
+
+    The other side's best values for one-sided ids, which keep the ratio of the tail as far as its cap
+    allows, go to the work space.
+    """
+    t, s = work[T_MASS, : teacher.n_alone], work[S_MASS, : student.n_alone]
+    t_cap, s_cap = math.exp(teacher.log_cap), math.exp(student.log_cap)
+    ratio, is_used_up = _balance(t, teacher.residual, t_cap, s, student.residual, s_cap)
+    inverse = 1.0 / ratio
+    if is_used_up:
+        other, _ = _balance(s, student.residual, s_cap, t, teacher.residual, t_cap)
+        inverse = min(other, inverse)
+    of_q, of_p = math.log(ratio), -math.log(inverse)
+    for i in range(teacher.n_alone):
+        up = min(student.log_cap - work[T_LOG, i], of_q)
+        work[T_RATIO, i], work[T_OTHER, i] = up, math.exp(work[T_LOG, i] + up)
+    for i in range(student.n_alone):
+        down = max(work[S_LOG, i] - teacher.log_cap, of_p)
+        work[S_RATIO, i], work[S_OTHER, i] = down, math.exp(work[S_LOG, i] - down)
+    return of_p, of_q
+
+
+@compiled
+def _lower(total: float, size: float, whole_p: float, whole_q: float, rounding: float) -> float:
+    """The limit from the sum of all slacks, the sum of their sizes, and the halves of slack(1, 1)."""
+    size += 2.0 + abs(whole_p) + abs(whole_q)
+    return max(total - (whole_p + whole_q) - rounding * size, 0.0)
+
+
+@compiled
+def _kl_lower(
+    work: FloatArray, n_both: int, n_teacher: int, n_student: int, of_p: float, of_q: float, rounding: float
+) -> tuple[float, float]:
+    """Lower limits of KL(teacher || student), phi = p log(p / q), and of KL(student || teacher)."""
+    exp_p, exp_q = math.exp(of_p), math.exp(-of_q)
+    ts = ts_size = st = st_size = 0.0
+    for i in range(n_both):
+        p, q, x = work[P, i], work[Q, i], work[LOG_Q, i] - work[LOG_P, i]
+        doubt_p, doubt_q = work[DOUBT_P, i], work[DOUBT_Q, i]
+        a, b = p * (of_p - x), q * exp_q - p
+        ts += a + b - doubt_p * abs(a) - doubt_q * abs(b)
+        ts_size += abs(a) + abs(b)
+        a, b = p * exp_p - q, q * (x - of_q)
+        st += a + b - doubt_p * abs(a) - doubt_q * abs(b)
+        st_size += abs(a) + abs(b)
+    for i in range(n_teacher):
+        p, q, x, doubt = work[T_MASS, i], work[T_OTHER, i], work[T_RATIO, i], work[T_DOUBT, i]
+        a, b = p * (of_p - x), q * exp_q - p
+        ts += a + b - doubt * abs(a)
+        ts_size += abs(a) + abs(b)
+        a, b = p * exp_p - q, q * (x - of_q)
+        st += a + b - doubt * abs(a)
+        st_size += abs(a) + abs(b)
+    for i in range(n_student):
+        p, q, x, doubt = work[S_OTHER, i], work[S_MASS, i], work[S_RATIO, i], work[S_DOUBT, i]
+        a, b = p * (of_p - x), q * exp_q - p
+        ts += a + b - doubt * abs(b)
+        ts_size += abs(a) + abs(b)
+        a, b = p * exp_p - q, q * (x - of_q)
+        st += a + b - doubt * abs(b)
+        st_size += abs(a) + abs(b)
+    return (
+        _lower(ts, ts_size, of_p, exp_q - 1.0, rounding),
+        _lower(st, st_size, exp_p - 1.0, -of_q, rounding),
+    )
+
+
+@compiled
+def _kl_upper(
+    work: FloatArray, n_both: int, first: Side, second: Side, sign: float, rounding: float
+) -> float:
+    """Largest KL(first || second); `sign` is 1 where the teacher is the first.
+
+    Finite where the first has no mass that the second may rule out: its list holds its whole vocabulary
+    and the second lists all of it, or the second lists its whole vocabulary and the first has no other
+    ids. Then what is left of the first goes to the least likely ids of the second, as far as its cap allows.
+    """
+    is_first_whole = first.n_known == first.vocab_size and first.n_alone == 0
+    is_second_whole = second.n_known == second.vocab_size and 0 <= first.vocab_size <= second.vocab_size
+    if not is_first_whole and not is_second_whole:
+        return np.inf
+    mass_row, doubt_row, other_row = (P, DOUBT_P, DOUBT_Q) if sign > 0 else (Q, DOUBT_Q, DOUBT_P)
+    upper, size = 0.0, 2.0
+    for i in range(n_both):
+        mass, doubt = work[mass_row, i], work[doubt_row, i]
+        gain = sign * (work[LOG_P, i] - work[LOG_Q, i]) + doubt + work[other_row, i]
+        upper += mass * gain + doubt * abs(mass * gain)
+        size += abs(mass * gain)
+    if not is_first_whole:
+        logs, doubts = (S_LOG, S_DOUBT) if sign > 0 else (T_LOG, T_DOUBT)
+        others = np.sort(work[logs, : second.n_alone] - work[doubts, : second.n_alone] * 1.01)
+        left, cap = first.residual, math.exp(first.log_cap)
+        for log_other in others:
+            # A share of less than the cap gains less per mass than the cap itself; none is a gain of 0.
+            gain = min(left, cap) * (first.log_cap - log_other)
+            if gain <= 0.0 or left <= 0.0:
+                break
+            upper += gain
+            size += gain
+            left -= cap
+    return upper + rounding * size
+
+
+@compiled
+def _mixture_limits(
+    work: FloatArray, out: FloatArray, alpha: float, n_both: int, n_teacher: int, n_student: int,
+    of_p: float, of_q: float, rounding: float,
+) -> None:  # fmt: skip
+    """Limits of the GJS and of the skew KL, which share m = alpha p + (1 - alpha) q.
+
+    GJS: phi = alpha p log(p / m) + (1 - alpha) q log(q / m). Skew KL: phi = p log(p / m).
+    """
+    beta, log_alpha, log_beta = 1.0 - alpha, math.log(alpha), math.log1p(-alpha)
+    at_p, at_q = _log_mixture(alpha, math.exp(of_p)), _log_mixture(alpha, math.exp(of_q))
+    gjs_q = of_q - at_q
+    skew_p, skew_q = 1.0 - at_p - alpha * math.exp(-at_p), -beta * math.exp(-at_q)
+    gjs = gjs_size = skew = skew_size = gjs_shared = skew_shared = 0.0
+    for i in range(n_both + n_teacher + n_student):
+        doubt_p = doubt_q = 0.0
+        if i < n_both:
+            p, q, x = work[P, i], work[Q, i], work[LOG_Q, i] - work[LOG_P, i]
+            doubt_p, doubt_q = work[DOUBT_P, i], work[DOUBT_Q, i]
+        elif i < n_both + n_teacher:
+            j = i - n_both
+            p, q, x, doubt_p = work[T_MASS, j], work[T_OTHER, j], work[T_RATIO, j], work[T_DOUBT, j]
+        else:
+            j = i - n_both - n_teacher
+            p, q, x, doubt_q = work[S_OTHER, j], work[S_MASS, j], work[S_RATIO, j], work[S_DOUBT, j]
+        ratio = q / p if p > 1e-290 else math.exp(min(x, 700.0))
+        mixture = alpha + beta * ratio
+        log_m = math.log(mixture)
+        if i < n_both:
+            certain = 1.0 - max(doubt_p, doubt_q)
+            gjs_shared += certain * (alpha * p * (log_m - log_alpha) + beta * q * (log_m - log_beta - x))
+            skew_shared += certain * p * (log_m - log_alpha)
+        a, b = alpha * p * (at_p - log_m), beta * q * ((x - log_m) - gjs_q)
+        gjs += a + b - doubt_p * abs(a) - doubt_q * abs(b)
+        gjs_size += abs(a) + abs(b)
+        a, b = p * ((1.0 - log_m - alpha / mixture) - skew_p), q * (-beta / mixture - skew_q)
+        skew += a + b - doubt_p * abs(a) - doubt_q * abs(b)
+        skew_size += abs(a) + abs(b)
+    at_1 = math.log(alpha + beta)
+    entropy = -alpha * log_alpha - beta * log_beta
+    out[0] = _lower(gjs, gjs_size, alpha * (at_p - at_1), beta * (-at_1 - gjs_q), rounding)
+    out[1] = entropy - gjs_shared + 2.0 * rounding
+    out[2] = _lower(skew, skew_size, (1.0 - at_1 - alpha) - skew_p, -beta - skew_q, rounding)
+    out[3] = -log_alpha * (1.0 + 2.0 * rounding) - skew_shared + 2.0 * rounding
+
+
+@compiled
+def _total_variation(
+    work: FloatArray, n_both: int, teacher: Side, student: Side, rounding: float
+) -> tuple[float, float]:
+    """Limits of sum |p - q| / 2, which is 1 less the shared mass sum min(p, q).
+
+    One-sided ids share at most what the other side's cap and residual allow, and the rest of the tails
+    at most the smaller of both.
+    """
+    least = most = p_shared = q_shared = 0.0
+    for i in range(n_both):
+        p, q, doubt_p, doubt_q = work[P, i], work[Q, i], work[DOUBT_P, i], work[DOUBT_Q, i]
+        least += min(p * (1.0 - doubt_p), q * (1.0 - doubt_q))
+        most += min(p * (1.0 + doubt_p), q * (1.0 + doubt_q))
+    t_cap, s_cap = math.exp(teacher.log_cap), math.exp(student.log_cap)
+    for i in range(teacher.n_alone):
+        p_shared += min(work[T_MASS, i] * (1.0 + work[T_DOUBT, i]), s_cap)
+    for i in range(student.n_alone):
+        q_shared += min(work[S_MASS, i] * (1.0 + work[S_DOUBT, i]), t_cap)
+    most += min(
+        teacher.residual + min(p_shared, student.residual),
+        student.residual + min(q_shared, teacher.residual),
+    )
+    return max(1.0 - most - 2.0 * rounding, 0.0), min(1.0 - least + 2.0 * rounding, 1.0)
+
+
+@compiled
+def _entropy(
+    work: FloatArray, rows: tuple[int, int, int, int, int, int], n_both: int, side: Side, rounding: float
+) -> tuple[float, float]:
+    """Limits of -sum p log p: what is left lies on as few ids as the cap allows, or evenly on all others."""
+    log_both, both, doubt_both, log_alone, alone, doubt_alone = rows
+    head = doubt = 0.0
+    for i in range(n_both):
+        head -= work[both, i] * work[log_both, i]
+        doubt += work[both, i] * work[doubt_both, i] * (1.0 + abs(work[log_both, i]))
+    for i in range(side.n_alone):
+        head -= work[alone, i] * work[log_alone, i]
+        doubt += work[alone, i] * work[doubt_alone, i] * (1.0 + abs(work[log_alone, i]))
+    doubt += rounding * (2.0 + abs(head))
+    cap = math.exp(side.log_cap)
+    n_full = math.floor(side.least_residual / cap)
+    rest = max(side.least_residual - n_full * cap, 0.0)
+    lower = head - doubt + n_full * cap * max(-side.log_cap, 0.0)
+    if 0.0 < rest < 1.0:
+        lower -= rest * math.log(rest)
+    upper = np.inf
+    if side.vocab_size >= 0:
+        n_others = side.vocab_size - side.n_known
+        upper = head + doubt
+        if n_others > 0:
+            # R (log n - log R) grows up to R = n / e.
+            left = min(max(n_others / math.e, side.least_residual), side.residual)
+            upper += left * (math.log(n_others) - math.log(left))
+    return max(lower, 0.0), upper
+
+
+@compiled
+def _token_limits(
+    work: FloatArray, n_both: int, teacher: Side, student: Side, alphas: FloatArray, out: FloatArray
+) -> None:
+    """All limits of one token, from a work space whose first three rows of each kind are filled."""
+    rounding = _EPSILON * (64 + n_both + n_both + teacher.n_alone + student.n_alone)
+    of_p, of_q = _tail(work, teacher, student)
+    limits = _kl_lower(work, n_both, teacher.n_alone, student.n_alone, of_p, of_q, rounding)
+    out[KL_TEACHER_STUDENT], out[KL_STUDENT_TEACHER] = limits
+    out[KL_TEACHER_STUDENT + 1] = _kl_upper(work, n_both, teacher, student, 1.0, rounding)
+    out[KL_STUDENT_TEACHER + 1] = _kl_upper(work, n_both, student, teacher, -1.0, rounding)
+    limits = _total_variation(work, n_both, teacher, student, rounding)
+    out[TOTAL_VARIATION], out[TOTAL_VARIATION + 1] = limits
+    limits = _entropy(work, (LOG_P, P, DOUBT_P, T_LOG, T_MASS, T_DOUBT), n_both, teacher, rounding)
+    out[ENTROPY_TEACHER], out[ENTROPY_TEACHER + 1] = limits
+    limits = _entropy(work, (LOG_Q, Q, DOUBT_Q, S_LOG, S_MASS, S_DOUBT), n_both, student, rounding)
+    out[ENTROPY_STUDENT], out[ENTROPY_STUDENT + 1] = limits
+    out[UNRESOLVED_TEACHER], out[UNRESOLVED_STUDENT] = teacher.unresolved, student.unresolved
+    for i in range(len(alphas)):
+        column = FIRST_ALPHA + COLUMNS_PER_ALPHA * i
+        _mixture_limits(
+            work, out[column : column + COLUMNS_PER_ALPHA], alphas[i], n_both,
+            teacher.n_alone, student.n_alone, of_p, of_q, rounding,
+        )  # fmt: skip
+
+
+class Lists(NamedTuple):
+    """The top-k lists of one model, token after token.
+
+    Attributes:
+        ids: All ids, int32 of shape [entries]; negative ones are left out.
+        logprobs: Theirs, float64.
+        starts: First entry of each token, int64 of shape [tokens].
+        lengths: Entries of each token, int64.
+        realised: Logprob of the token that is there, float64 of shape [tokens], or [0] where it is not given.
+        unit: Rounding of a stored logprob x is within unit * max(1, |x|).
+        vocab_size: Number of ids of the model, -1 where it is not known.
+    """
+
+    ids: NDArray[np.int32]
+    logprobs: FloatArray
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    realised: FloatArray
+    unit: float
+    vocab_size: int
+
+    def rows(self, rows: slice) -> Lists:
+        """The lists of some of the tokens."""
+        return self._replace(
+            starts=self.starts[rows], lengths=self.lengths[rows], realised=self.realised[rows]
+        )
+
+
+@compiled
+def _find(keys: NDArray[np.int32], stamps: NDArray[np.int64], stamp: int, token_id: int) -> int:
+    """Place of an id in a hash table, or the free place where it belongs."""
+    mask = len(keys) - 1
+    place = ((token_id * 2654435761) >> 8) & mask
+    while stamps[place] == stamp and keys[place] != token_id:
+        place = (place + 1) & mask
+    return place
+
+
+@compiled
+def _side(
+    work: FloatArray, unit: float, vocab_size: int, n_both: int, n_alone: int, cap: float, both_row: int,
+    alone_row: int,
+) -> tuple[Side, float]:  # fmt: skip
+    """Probabilities and doubts of one side from its logprobs, and the sum of the probabilities."""
+    total = both = 0.0
+    for i in range(n_both):
+        mass = math.exp(work[both_row, i])
+        work[both_row + 2, i] = mass
+        both += mass
+    for i in range(n_alone):
+        mass = math.exp(work[alone_row, i])
+        work[alone_row + 1, i] = mass
+        total += mass
+    total += both
+    # A sum above 1 shows by how much, at least, this row is off.
+    excess = max(total - 1.0, 0.0)
+    left = _EPSILON * (64 + n_both + n_alone)
+    for i in range(n_both):
+        work[both_row + 4, i] = _doubt(work[both_row, i], unit, excess)
+        left += work[both_row + 2, i] * work[both_row + 4, i]
+    for i in range(n_alone):
+        work[alone_row + 2, i] = _doubt(work[alone_row, i], unit, excess)
+        left += work[alone_row + 1, i] * work[alone_row + 2, i]
+    rest = max(1.0 - total, 0.0)
+    log_cap = cap + _doubt(cap, unit, excess)
+    unresolved = min(max(1.0 - both, 0.0), 1.0)
+    n_known = n_both + n_alone
+    return (
+        Side(n_alone, n_known, rest + left, max(rest - left, 0.0), log_cap, unresolved, vocab_size),
+        total,
+    )
+
+
+@compiled
+def _doubt(logprob: float, unit: float, excess: float) -> float:
+    """Relative uncertainty of exp(logprob): exp(d) - 1 <= d + d^2 for d <= 1."""
+    log_doubt = unit * max(1.0, abs(logprob)) + excess
+    return log_doubt + log_doubt * log_doubt
+
+
+@compiled
+def _note(fault: FloatArray, kind: float, side: int, token_id: int, value: float) -> None:
+    fault[0], fault[1], fault[2], fault[3] = kind, side, token_id, value
+
+
+@compiled
+def limits_of_tokens(
+    teacher: Lists,
+    student: Lists,
+    token_ids: NDArray[np.int32],
+    alphas: FloatArray,
+    out: FloatArray,
+    faults: FloatArray,
+) -> None:
+    """All limits of some tokens.
+
+    Args:
+        teacher: Its lists.
+        student: Its lists.
+        token_ids: The tokens that are there; of any length where `realised` is not given.
+        alphas: Weights of the teacher, each above 0 and below 1.
+        out: Takes the columns named above, shape [tokens, columns].
+        faults: Takes what is wrong with a token, shape [tokens, 4]: 0 for nothing, or one of the `FAULT_`
+            constants; the side, 0 for the teacher; an id; and a value.
+    """
+    n_tokens = len(teacher.starts)
+    width = 2
+    for token in range(n_tokens):
+        width = max(width, teacher.lengths[token] + student.lengths[token] + 2)
+    work = np.empty((N_WORK_ROWS, width))
+    size = 16
+    while size < 2 * width:
+        size *= 2
+    keys, stamps, owners = np.empty(size, np.int32), np.zeros(size, np.int64), np.empty(size, np.int64)
+    # The token that is there comes after the last id of a list.
+    n_extra_teacher, n_extra_student = min(len(teacher.realised), 1), min(len(student.realised), 1)
+    logs, alone_ids = np.empty(width), np.empty(width, np.int32)
+    for token in range(n_tokens):
+        faults[token, 0] = 0.0
+        t_cap = s_cap = 0.0
+        n_teacher = n_student = n_both = 0
+        for side in range(2):
+            # Picked here once: picking a whole side, or in every round, would cost more than the rest.
+            ids = teacher.ids if side == 0 else student.ids
+            logprobs = teacher.logprobs if side == 0 else student.logprobs
+            start = teacher.starts[token] if side == 0 else student.starts[token]
+            n_listed = teacher.lengths[token] if side == 0 else student.lengths[token]
+            n_all = n_listed + (n_extra_teacher if side == 0 else n_extra_student)
+            cap = np.inf
+            for i in range(n_all):
+                if i < n_listed:
+                    token_id, logprob = ids[start + i], logprobs[start + i]
+                else:
+                    token_id = token_ids[token]
+                    logprob = teacher.realised[token] if side == 0 else student.realised[token]
+                if token_id < 0:
+                    continue
+                # Not by the opposite, since NaN is to be caught.
+                if not -np.inf < logprob <= MAX_LOGPROB:
+                    _note(faults[token], FAULT_LOGPROB, side, token_id, logprob)
+                place = _find(keys, stamps, token + 1, token_id)
+                is_new = stamps[place] != token + 1
+                # The owner of a place: a teacher's entry by its number, a student's or matched one as -1.
+                if i < n_listed:
+                    cap = min(cap, logprob)
+                    if not is_new and (side == 0 or owners[place] < 0):
+                        _note(faults[token], FAULT_TWICE, side, token_id, logprob)
+                elif not is_new and (side == 0 or owners[place] < 0):
+                    continue
+                if is_new:
+                    stamps[place], keys[place] = token + 1, token_id
+                if side == 0:
+                    owners[place], logs[n_teacher], alone_ids[n_teacher] = n_teacher, logprob, token_id
+                    n_teacher += 1
+                elif is_new:
+                    owners[place] = -1
+                    work[S_LOG, n_student] = logprob
+                    n_student += 1
+                else:
+                    work[LOG_P, n_both], work[LOG_Q, n_both] = logs[owners[place]], logprob
+                    owners[place] = -1
+                    n_both += 1
+            if cap == np.inf:  # a list without entries caps nothing
+                cap = 0.0
+            if side == 0:
+                t_cap = cap
+            else:
+                s_cap = cap
+        if faults[token, 0]:
+            continue
+        n_alone = 0
+        for i in range(n_teacher):
+            if owners[_find(keys, stamps, token + 1, alone_ids[i])] >= 0:
+                work[T_LOG, n_alone] = logs[i]
+                n_alone += 1
+        of_teacher, p_sum = _side(
+            work, teacher.unit, teacher.vocab_size, n_both, n_alone, t_cap, LOG_P, T_LOG
+        )
+        of_student, q_sum = _side(
+            work, student.unit, student.vocab_size, n_both, n_student, s_cap, LOG_Q, S_LOG
+        )
+        if p_sum > 1.0 + MAX_EXCESS:
+            _note(faults[token], FAULT_SUM, 0, -1, p_sum)
+        elif q_sum > 1.0 + MAX_EXCESS:
+            _note(faults[token], FAULT_SUM, 1, -1, q_sum)
+        else:
+            _token_limits(work, n_both, of_teacher, of_student, alphas, out[token])

@@ -7,16 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from tokscore.analytics.comparison import ComparedTokens, Comparison
-from tokscore.analytics.groups import (
-    GroupBy,
-    GroupKey,
-    group_order,
-    local_groups,
-    message_counts_by,
-    parse_group_by,
-)
+from tokscore.analytics.groups import Grouping, GroupKey, group_order, message_counts_by, parse_group_by
 from tokscore.analytics.overlap import FloatArray
 from tokscore.analytics.totals import ExactSums
 from tokscore.rendering.dataset import Dataset
@@ -101,7 +96,7 @@ class DiffReport:
         is_self: The manifests prove the same plan and model, so that equal rows have the upper limit 0.
     """
 
-    by: GroupBy
+    by: Grouping
     alpha: float
     groups: tuple[DiffRow, ...]
     total: DiffRow
@@ -152,7 +147,7 @@ def diff(teacher: Path | str, student: Path | str, *, alpha: float = 0.5, by: st
     for tokens in comparison:
         values = _values(tokens)
         totals.add(values, tokens.attribution.num_rows)
-        codes, keys = local_groups(tokens.attribution[column.value])
+        codes, keys = _local_groups(tokens.attribution[column.value])
         compared = codes[tokens.positions]
         for code, key in enumerate(keys):
             group = groups.setdefault(key, _Totals())
@@ -259,3 +254,9 @@ class _Totals:
             unresolved_student=mean["unresolved_student"],
             top1_agreement=sums["n_agreeing"] / sums["n_top1"] if sums["n_top1"] else None,
         )
+
+
+def _local_groups(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[GroupKey]]:
+    """A code for each row, and the key that each code stands for."""
+    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist()

@@ -1,68 +1,164 @@
-"""What the tokens of a report can be grouped by."""
+"""What the tokens of a report can be grouped by: one column or several, joined by commas."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-import numpy as np
-import polars as pl
-import pyarrow as pa
-from numpy.typing import NDArray
+import msgspec
 
-from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.errors import UsageError
 
+if TYPE_CHECKING:
+    from tokscore.rendering.dataset import Dataset
+
 # The value that tokens of one group share; None for tokens of no message, or where it cannot be told.
-GroupKey = str | int | bool | None
+GroupValue = str | int | float | bool | None
+# With several columns, their values in the order of the columns.
+GroupKey = GroupValue | tuple[GroupValue, ...]
+
+METADATA_PREFIX = "metadata."
 
 
 class GroupBy(StrEnum):
-    """Token columns that make groups."""
+    """Token columns that make groups; `metadata.X` of the conversation does too."""
 
     ROLE = "role"
     MESSAGE_INDEX = "message_index"
     SOURCE = "source"
     IS_CONTENT = "is_content"
     IS_SAMPLED = "is_sampled"
+    POSITION = "position"
+    CONVERSATION_ID = "conversation_id"
 
 
-def parse_group_by(name: str) -> GroupBy:
-    """The member called `name`.
+# A group of these is no larger than a conversation or than the number of conversations.
+_NARROW = frozenset({GroupBy.POSITION, GroupBy.CONVERSATION_ID})
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """Columns whose values, taken together, make the groups.
+
+    Attributes:
+        names: As the user gave them, each a member of `GroupBy` or `metadata.X`.
+    """
+
+    names: tuple[str, ...]
+
+    @property
+    def value(self) -> str:
+        """All names, as on the command line."""
+        return ",".join(self.names)
+
+    @property
+    def token_columns(self) -> tuple[str, ...]:
+        """Those that the token table has."""
+        return tuple(name for name in self.names if not name.startswith(METADATA_PREFIX))
+
+    @property
+    def metadata_names(self) -> tuple[str, ...]:
+        """Those that come from the metadata of the conversation."""
+        return tuple(name for name in self.names if name.startswith(METADATA_PREFIX))
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether there are as many groups as positions or conversations."""
+        return not _NARROW.isdisjoint(self.names)
+
+    def key(self, values: Sequence[GroupValue]) -> GroupKey:
+        """The key of the group with these values, one a name."""
+        return values[0] if len(self.names) == 1 else tuple(values)
+
+    def values(self, key: GroupKey) -> tuple[GroupValue, ...]:
+        """The values of a key, one a name."""
+        return key if isinstance(key, tuple) else (key,)
+
+    def labels(self, key: GroupKey) -> dict[str, str]:
+        """The values by name, as tables print them."""
+        return {
+            name: value_label(value, name) for name, value in zip(self.names, self.values(key), strict=True)
+        }
+
+
+def parse_group_by(names: str | Sequence[str]) -> Grouping:
+    """The grouping called `names`: one name, several joined by commas, or a list of such.
 
     Raises:
-        UsageError: There is none.
+        UsageError: One of them is unknown, or given twice.
     """
-    try:
-        return GroupBy(name)
-    except ValueError:
-        raise UsageError(f"cannot group by {name!r}; expected {', '.join(GroupBy)}.") from None
+    listed = [names] if isinstance(names, str) else list(names)
+    found = [name.strip() for text in listed for name in text.split(",")]
+    for name in found:
+        is_metadata = name.startswith(METADATA_PREFIX) and len(name) > len(METADATA_PREFIX)
+        if not is_metadata and name not in set(GroupBy):
+            raise UsageError(
+                f"cannot group by {name!r}; expected {', '.join(GroupBy)} or {METADATA_PREFIX}NAME, "
+                "or several joined by commas."
+            )
+    if len(set(found)) < len(found):
+        raise UsageError(f"cannot group by {','.join(found)}; expected every name once.")
+    if not found:
+        raise UsageError(f"cannot group by nothing; expected {', '.join(GroupBy)} or {METADATA_PREFIX}NAME.")
+    return Grouping(tuple(found))
 
 
-def group_label(key: GroupKey, by: GroupBy) -> str:
-    """The key as tables print it."""
-    if key is None and by is GroupBy.IS_SAMPLED:
-        return "(unknown)"
-    if key is None or key == -1:
+def group_label(key: GroupKey, by: Grouping) -> str:
+    """The key as tables print it in one column."""
+    return ", ".join(by.labels(key).values())
+
+
+def value_label(value: GroupValue, name: str) -> str:
+    """One value of a key as tables print it."""
+    if value is None and (name == GroupBy.IS_SAMPLED or name.startswith(METADATA_PREFIX)):
+        return "(unknown)" if name == GroupBy.IS_SAMPLED else "(none)"
+    if value is None or (value == -1 and name == GroupBy.MESSAGE_INDEX):
         return "(no message)"
-    return str(key).lower() if isinstance(key, bool) else str(key)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def group_order(key: GroupKey) -> tuple[bool, int, str]:
-    """Sorts keys by number or alphabet, those of no message last."""
-    number = key if isinstance(key, int) else 0
-    return key is None or key == -1, number, str(key)
+def group_order(key: GroupKey) -> list[tuple[bool, float, str]]:
+    """Sorts keys by number or alphabet, column after column, those of no message last."""
+    values = key if isinstance(key, tuple) else (key,)
+    return [
+        (value is None or value == -1, value if isinstance(value, int | float) else 0.0, str(value))
+        for value in values
+    ]
 
 
-def local_groups(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[GroupKey]]:
-    """A code for each row, and the key that each code stands for."""
-    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
-    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist()
+def metadata_value(metadata: str | None, name: str) -> GroupValue:
+    """What the metadata of a conversation holds at `metadata.X`.
+
+    Args:
+        metadata: JSON text of the conversations table, or None.
+        name: With its prefix. X is a key, or a path of keys joined by dots. Lists and objects are
+            given as JSON text.
+    """
+    if metadata is None:
+        return None
+    found: object = msgspec.json.decode(metadata)
+    for step in _steps(found, name.removeprefix(METADATA_PREFIX)):
+        found = found.get(step) if isinstance(found, dict) else None
+    if found is None or isinstance(found, str | int | float):
+        return found
+    return msgspec.json.encode(found, order="sorted").decode()
 
 
-def message_counts_by(dataset: Dataset, by: GroupBy) -> dict[GroupKey, int]:
+def _steps(found: object, path: str) -> Iterator[str]:
+    if isinstance(found, dict) and path in found:
+        yield path
+    else:
+        yield from path.split(".")
+
+
+def message_counts_by(dataset: Dataset, by: Grouping) -> dict[GroupKey, int]:
     """Number of messages in each group, rendered or not; empty where a group is no set of messages."""
-    if by not in {GroupBy.ROLE, GroupBy.MESSAGE_INDEX}:
+    import polars as pl
+
+    if not {*by.names} <= {GroupBy.ROLE, GroupBy.MESSAGE_INDEX}:
         return {}
     messages = pl.scan_parquet(dataset.files("messages"))
-    counts = messages.group_by(by.value).agg(pl.len()).collect(engine="streaming")
-    return dict(counts.iter_rows())
+    counts = messages.group_by(by.names).agg(pl.len()).collect(engine="streaming")
+    return {by.key(values): n for *values, n in counts.iter_rows()}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
-from tokscore.analytics.groups import GroupBy, GroupKey, group_order, message_counts_by, parse_group_by
+from tokscore.analytics.groups import Grouping, GroupKey, group_order, message_counts_by, parse_group_by
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.errors import InputError
 from tokscore.rendering.tables import DatasetKind
@@ -76,7 +76,7 @@ class StatsReport:
     """
 
     kind: DatasetKind
-    by: GroupBy
+    by: Grouping
     groups: tuple[StatsRow, ...]
     total: StatsRow
     n_conversations: int
@@ -136,7 +136,7 @@ def stats(dataset: Path | str, *, by: str = "role") -> StatsReport:
     )
 
 
-def _counts(dataset: Dataset, by: GroupBy) -> dict[GroupKey, Mapping[str, int]]:
+def _counts(dataset: Dataset, by: Grouping) -> dict[GroupKey, Mapping[str, int]]:
     """Whole numbers of every group, by the names in `_aggregates`."""
     kind = dataset.manifest.kind
     scanned = pl.scan_parquet(dataset.files(kind.value))

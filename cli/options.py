@@ -53,6 +53,8 @@ class GroupBy(StrEnum):
     SOURCE = "source"
     IS_CONTENT = "is_content"
     IS_SAMPLED = "is_sampled"
+    POSITION = "position"
+    CONVERSATION_ID = "conversation_id"
 
 
 class EngineChoice(StrEnum):
@@ -216,6 +218,15 @@ ByOption = Annotated[
     option("--by", help="Print one row a role or one a message; both, shortened, if left out."),
 ]
 Group = Annotated[GroupBy, option("--by", help="What the rows stand for.")]
+Groups = Annotated[
+    list[str] | None,
+    option(
+        "--by",
+        metavar="NAME[,NAME...]",
+        help=f"What the rows stand for: {', '.join(GroupBy)} or metadata.NAME, or several of them.",
+        show_default="role",
+    ),
+]
 LimitOption = Annotated[
     list[str] | None,
     option(

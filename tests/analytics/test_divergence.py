@@ -17,8 +17,11 @@ from tokscore.analytics import (
     TokenError,
     TopK,
     topk_divergences,
+    topk_entropy,
     topk_gjs,
     topk_kl_teacher_student,
+    topk_limits,
+    topk_skew_kl,
     topk_total_variation,
 )
 from tokscore.rendering.errors import InputError, UsageError
@@ -165,11 +168,24 @@ def test_whole_vocabularies_give_the_exact_value(dtype: type, atol: float) -> No
         assert (bounds.upper >= exact).all()
 
 
-def test_a_whole_list_on_one_side_only_leaves_the_kl_without_upper_limit() -> None:
+def test_a_whole_list_limits_the_kl_to_it_only() -> None:
     teacher, student = one(0.7, 0.2, 0.1, vocab_size=3), one(0.3, 0.4, 0.3, k=2, vocab_size=3)
     both = topk_divergences(teacher, student)
     assert both.kl_teacher_student.upper[0] == math.inf
-    assert both.kl_student_teacher.upper[0] == math.inf
+    assert both.kl_student_teacher.upper[0] == pytest.approx(0.352653, abs=5e-7)
+
+
+def test_the_upper_limit_towards_a_whole_list_is_the_worst_completion() -> None:
+    q = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
+    teacher, student = one(0.5, 0.3, 0.2, k=2, vocab_size=5), one(*q, vocab_size=5)
+    upper = topk_divergences(teacher, student).kl_teacher_student.upper[0]
+    vertices = []
+    for i in range(2, 5):  # 0.2 is left, below the cap of 0.3
+        p = np.array([0.5, 0.3, 0.0, 0.0, 0.0])
+        p[i] = 0.2
+        vertices.append(float(kl(p, q)))
+    assert upper >= max(vertices)
+    assert upper == pytest.approx(max(vertices), abs=0.2 * math.log(1.5) + 1e-9)
 
 
 # From another implementation, which finds the tail's ratio by 50 bisections.
@@ -349,3 +365,35 @@ def test_ids_that_are_no_token_ids_are_refused(ids: list[list[float]]) -> None:
 def test_lists_are_taken_for_arrays() -> None:
     listed = topk_gjs([[1, 2]], [[-1.0, -2.0]], [[1, 2]], [[-1.0, -2.0]], 0.5)  # type: ignore[arg-type]
     assert listed.lower.tolist() == [0.0]
+
+
+def test_several_alphas_in_one_run_equal_one_at_a_time() -> None:
+    rng = np.random.default_rng(4)
+    teacher, student = listed(rng.dirichlet(np.ones(30), 50), 6), listed(rng.dirichlet(np.ones(30), 50), 6)
+    limits = topk_limits(teacher, student, alphas=(0.1, 0.5, 0.9))
+    for alpha in limits.alphas:
+        for found, alone in (
+            (limits.gjs(alpha), topk_gjs(*teacher[:2], *student[:2], alpha)),
+            (limits.skew_kl(alpha), topk_skew_kl(*teacher[:2], *student[:2], alpha)),
+        ):
+            np.testing.assert_array_equal(np.array(found), np.array(alone))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), vocab_size=st.integers(5, 12), k=st.integers(1, 4))
+def test_no_completion_has_another_skew_kl_or_entropy(seed: int, vocab_size: int, k: int) -> None:
+    partial = Partial(seed, vocab_size, k)
+    pairs = [partial.completion() for _ in range(60)]
+    p, q = (np.array(side) for side in zip(*pairs, strict=True))
+    skew = topk_skew_kl(*partial.teacher[:2], *partial.student[:2], 0.2)
+    entropy = topk_entropy(*partial.teacher[:2], vocab_size=vocab_size)
+    for bounds, value in ((skew, kl(p, 0.2 * p + 0.8 * q)), (entropy, -xlogy(p, p).sum(axis=-1))):
+        assert (value >= bounds.lower).all()
+        assert (value <= bounds.upper).all()
+
+
+def test_entropy_limits_pack_the_tail_at_the_cap_or_spread_it() -> None:
+    bounds = topk_entropy(*one(0.5, 0.2, 0.1, 0.1, 0.1, k=2)[:2], vocab_size=5)
+    head = -0.5 * math.log(0.5) - 0.2 * math.log(0.2)
+    assert bounds.lower[0] == pytest.approx(head - 0.2 * math.log(0.2) - 0.1 * math.log(0.1), abs=1e-9)
+    assert bounds.upper[0] == pytest.approx(head - 0.3 * math.log(0.1), abs=1e-9)
