@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tokscore.cli import diff, drift, formats, logprobs, render, stats
+from tokscore.cli import diff, drift, formats, logprobs, render, selfcheck, stats
 from tokscore.cli.options import option
 
 EPILOG = """Examples:
@@ -34,6 +34,7 @@ app.command("logprobs", epilog=logprobs.EPILOG)(logprobs.logprobs)
 app.command("diff", epilog=diff.EPILOG)(diff.diff)
 app.command("stats", epilog=stats.EPILOG)(stats.stats)
 app.command("drift", epilog=drift.EPILOG)(drift.drift)
+app.command("selfcheck", epilog=selfcheck.EPILOG)(selfcheck.selfcheck)
 app.command("formats", epilog=formats.EPILOG)(formats.formats)
 
 

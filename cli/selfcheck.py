@@ -1,0 +1,234 @@
+"""`tokscore selfcheck`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tokscore.cli import options
+from tokscore.cli.options import Format
+from tokscore.cli.output import Column, counted, note, print_json, print_rows
+
+if TYPE_CHECKING:
+    from tokscore.scoring.agreement import Agreement
+    from tokscore.scoring.selfcheck import Chosen, SelfCheck
+
+EPILOG = """Examples:
+
+\b
+  tokscore selfcheck -m ~/.cache/tokscore/models/smollm2-135m-instruct --max-tokens-total 400
+  tokscore selfcheck examples/conversations.jsonl -m ~/.cache/tokscore/models/smollm2-135m-instruct \\
+      --template examples/chatml_tools.jinja --max-tokens-total 400 --format json -o noise.json
+"""
+
+COLUMNS = (
+    Column("pass", "compared"),
+    Column("n_tokens", "tokens"),
+    Column("mean", "mean |delta|", 7),
+    Column("p95", "p95", 7),
+    Column("p99", "p99", 7),
+    Column("max", "max", 7),
+    Column("share_outside", "outside [0.9, 1.1]", 5),
+    Column("top1_agreement", "same top-1", 5),
+    Column("rank_agreement", "same rank", 5),
+)
+LINES = (
+    Column("name", "line"),
+    Column("found", "found", 7),
+    Column("limit", "limit", 7),
+    Column("passed", "passed"),
+)
+
+
+def selfcheck(
+    model: options.Model,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[INPUT]",
+            help="Conversations, or one token dataset; a few that come with tokscore if left out.",
+            show_default=False,
+        ),
+    ] = None,
+    engine: Annotated[
+        options.EngineChoice,
+        options.option("--engine", help="vllm, transformers, or whichever of them can run here (auto)."),
+    ] = options.EngineChoice.AUTO,
+    dtype: Annotated[
+        options.DtypeChoice, options.option("--dtype", help="Type to compute in; auto is the model's own.")
+    ] = options.DtypeChoice.AUTO,
+    top_k: Annotated[
+        int, options.option("--top-k", metavar="K", min=0, help="Most likely ids to ask for.")
+    ] = 20,
+    temperature: Annotated[
+        float, options.option("--temperature", metavar="T", help="Divide the logits by T before the softmax.")
+    ] = 1.0,
+    max_delta: Annotated[
+        float | None,
+        options.option(
+            "--max-delta",
+            metavar="NATS",
+            min=0,
+            help="Most that a logprob may differ from the reference, and from another pass.",
+            show_default="2e-4 in float32, 2 in bfloat16, 0.25 in float16",
+        ),
+    ] = None,
+    mean_delta: Annotated[
+        float | None,
+        options.option(
+            "--mean-delta",
+            metavar="NATS",
+            min=0,
+            help="Most that logprobs may differ from the reference on average.",
+            show_default="2e-5 in float32, 0.1 in bfloat16, 0.0125 in float16",
+        ),
+    ] = None,
+    max_tokens_total: Annotated[
+        int,
+        options.option(
+            "--max-tokens-total",
+            metavar="N",
+            min=2,
+            help="Take the first conversations with N tokens in all.",
+        ),
+    ] = 20_000,
+    seed: Annotated[int, options.option("--seed", help="Of the random order.")] = 0,
+    template: options.Template = None,
+    revision: options.Revision = None,
+    input_format: options.InputFormat = None,
+    out: Annotated[
+        Path | None,
+        options.option(
+            "--out", "-o", metavar="FILE", help="Write the result there as JSON, for tokscore diff."
+        ),
+    ] = None,
+    form: options.FormatOption = Format.TABLE,
+) -> None:
+    """Check an engine against transformers in float32, and against itself in another order.
+
+    Prints how far logprobs differ, and exits with 1 where that is more than the limits.
+    """
+    from tokscore.cli.inputs import expand_patterns
+    from tokscore.rendering.errors import ExitCode, UsageError
+    from tokscore.rendering.source import open_source
+    from tokscore.scoring import plan_engine, selfcheck
+
+    if out is not None and not out.absolute().parent.is_dir():
+        raise UsageError(f"{out} is in no directory that exists; make it first.")
+    asked = {"top_k": top_k, "temperature": temperature, "revision": revision}
+    spec = plan_engine(model, engine=engine.value, dtype=dtype.value, **asked)  # type: ignore[arg-type]
+    reference = plan_engine(model, engine="transformers", dtype="float32", **asked)  # type: ignore[arg-type]
+    limits = selfcheck.default_limits(spec.identity.dtype)
+    limits = selfcheck.Limits(
+        limits.max_delta if max_delta is None else max_delta,
+        limits.mean_delta if mean_delta is None else mean_delta,
+    )
+    source = open_source(
+        expand_patterns(inputs) if inputs else [str(selfcheck.SAMPLE_CONVERSATIONS)],
+        model,
+        template=template,
+        revision=revision,
+        input_format=input_format,
+    )
+    chosen = selfcheck.choose(source, spec, max_tokens_total)
+    _note_choice(chosen, max_tokens_total)
+    found = selfcheck.selfcheck(chosen, spec, reference, limits, seed=seed, progress=note)
+    document = _document(found, chosen, top_k, temperature)
+    if out is not None:
+        _write(out, document)
+    _print(found, document, form)
+    if not found.is_passed:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _note_choice(chosen: Chosen, max_tokens_total: int) -> None:
+    n_tokens = sum(len(sequence.token_ids) for sequence in chosen.sequences)
+    note(f"checking with {counted(len(chosen.sequences), 'conversation')}, {n_tokens:,} tokens")
+    if chosen.n_left_out:
+        note(
+            f"{counted(chosen.n_left_out, 'conversation')} left out: behind the first {max_tokens_total:,} "
+            "tokens (--max-tokens-total), or not for this model."
+        )
+    if chosen.n_failed:
+        note(f"{counted(chosen.n_failed, 'conversation')} could not be rendered.")
+
+
+def _document(
+    found: SelfCheck, chosen: Chosen, top_k: int, temperature: float
+) -> dict[str, Any]:  # Any: JSON values
+    """The result as `docs/selfcheck.md` describes it; numbers that are not finite are null."""
+    floor = found.noise_floor
+    return {
+        "model": found.engine.name,
+        "engine": found.engine.engine,
+        "engine_version": found.engine.engine_version,
+        "dtype": found.engine.dtype,
+        "details": found.details,
+        "reference": {
+            "engine": found.reference.engine,
+            "engine_version": found.reference.engine_version,
+            "dtype": found.reference.dtype,
+        },
+        "top_k": top_k,
+        "temperature": temperature,
+        "n_conversations": found.n_conversations,
+        "n_left_out": chosen.n_left_out,
+        "n_failed": chosen.n_failed,
+        "n_tokens": found.against_reference.n_tokens,
+        "against_reference": _numbers(found.against_reference),
+        "noise_floor": {
+            "max": _number(floor.max),
+            "mean": _number(floor.mean),
+            "p99": _number(floor.p99),
+            "warm": _numbers(floor.warm),
+            "shuffled": _numbers(floor.shuffled),
+        },
+        "is_deterministic": found.is_deterministic,
+        "lines": [
+            {
+                "name": line.name,
+                "found": _number(line.found),
+                "limit": line.limit,
+                "passed": line.is_passed,
+            }
+            for line in found.lines
+        ],
+        "passed": found.is_passed,
+    }
+
+
+def _numbers(agreement: Agreement) -> dict[str, float | None]:
+    return {name: _number(value) for name, value in agreement._asdict().items()}
+
+
+def _number(value: float | None) -> float | None:
+    from math import isfinite
+
+    return value if value is not None and isfinite(value) else None
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:  # Any: JSON values
+    import json
+
+    from tokscore.rendering.parts import write_file
+
+    write_file(path, json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+    note(f"wrote {path}")
+
+
+def _print(found: SelfCheck, document: dict[str, Any], form: Format) -> None:  # Any: JSON values
+    if form is Format.JSON:
+        print_json(document)
+        return
+    passes = (
+        ("with the reference", found.against_reference),
+        ("second pass", found.noise_floor.warm),
+        ("random order", found.noise_floor.shuffled),
+    )
+    rows = [{"pass": name, **agreement._asdict()} for name, agreement in passes]
+    print_rows(COLUMNS, rows, form, title=f"{found.engine.engine}, {found.engine.dtype}: logprobs in nats")
+    if form is Format.TABLE:
+        print_rows(LINES, document["lines"], form, title="Limits")
+    note(f"a second pass gave {'the same bits' if found.is_deterministic else 'other bits'}.")
