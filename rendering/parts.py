@@ -31,6 +31,11 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
 
 
+def is_temporary(path: Path) -> bool:
+    """Whether a file is one that is being written, or was left behind by a process that was killed."""
+    return path.name.startswith(".") and path.name.endswith(".tmp")
+
+
 def remove_abandoned(root: Path) -> None:
     """Delete temporary files of processes of this host that no longer run."""
     for path in [*root.glob(".*.tmp"), *root.glob("*/.*.tmp")]:
