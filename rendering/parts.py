@@ -101,6 +101,9 @@ class _TableFile:
         rest = table.slice(n_rows)
         self._waiting, self._n_waiting = [rest], rest.num_rows
 
+    def describe(self, metadata: dict[str, str]) -> None:
+        self._writer.add_key_value_metadata(metadata)
+
     def finish(self) -> None:
         if self._n_waiting:
             self._write(self._n_waiting)
@@ -177,6 +180,10 @@ class PartWriter:
         self._conversations.append(tables.conversations)
         self._n_rows += self._n_waiting
         self._waiting, self._n_waiting = [], 0
+
+    def describe(self, metadata: dict[str, str]) -> None:
+        """Add key-value metadata to the token table."""
+        self._tokens.describe(metadata)
 
     def finish(self) -> None:
         """Flush and rename all files; the token table, last, marks the part done."""

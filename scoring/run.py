@@ -26,6 +26,7 @@ from tokscore.rendering.tables import DatasetKind
 from tokscore.scoring import dedupe
 from tokscore.scoring.columns import score_columns
 from tokscore.scoring.engine import SequenceScores, TokenSequence, check_scores, windows
+from tokscore.scoring.estimates import RATE_KEY
 from tokscore.scoring.planning import RunPlan, failure, plan_run
 from tokscore.scoring.retries import EngineFailure, RetryingEngine
 from tokscore.scoring.selection import EVERY_TOKEN, Selection
@@ -131,12 +132,13 @@ def score(
                         for _ in run.score_part(spool.read(part.index), writer):
                             progress(run.n_done, plan.n_tokens)
                         with run.writing_clock:
+                            writer.describe(run.part_metadata())
                             writer.finish()
             finally:
                 run.close()
     check_some_succeeded(out, [part.index for part in mine], "scored")
     elapsed_s = perf_counter() - started
-    engine_s = run.engine_clock.elapsed_s - run.reading_clock.elapsed_s
+    engine_s = run.engine_s
     return ScoreSummary(
         n_conversations=run.n_conversations,
         n_tokens=run.n_tokens,
@@ -224,6 +226,19 @@ class _Run:
         self.n_conversations = self.n_tokens = self.n_failed = self.n_scored = 0
         self.reading_clock, self.engine_clock, self.writing_clock = _Clock(), _Clock(), _Clock()
         self.load_s = 0.0
+        self._described = (0, 0.0)
+
+    @property
+    def engine_s(self) -> float:
+        # The engine draws what is read.
+        return self.engine_clock.elapsed_s - self.reading_clock.elapsed_s
+
+    def part_metadata(self) -> dict[str, str]:
+        """The engine's rate since the last call, where it had something to do."""
+        n_before, s_before = self._described
+        self._described = n_engine_tokens, engine_s = self.n_engine_tokens, self.engine_s
+        n, elapsed_s = n_engine_tokens - n_before, engine_s - s_before
+        return {RATE_KEY: f"{n / elapsed_s:.1f}"} if n and elapsed_s > 0 else {}
 
     def start(self, plan: RunPlan, out: Path, manifest: Manifest, tell: Tell) -> Manifest:
         """Start the engine, where there is something for it; returns the manifest with how it scores."""
