@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokscore.rendering.errors import InputError, UsageError
-from tokscore.rendering.manifest import MANIFEST_NAME, Manifest, read_manifest
-from tokscore.rendering.parts import part_name, remove_abandoned, write_file
+from tokscore.rendering.manifest import MANIFEST_NAME, Manifest, Setting, read_manifest
+from tokscore.rendering.parts import is_temporary, part_name, remove_abandoned, write_file
 from tokscore.rendering.rendered import (
     ConversationRow,
     FailedConversation,
@@ -52,7 +52,8 @@ def prepare_output(root: Path, manifest: Manifest, vocabulary: Callable[[], pa.T
     if root.exists() and not root.is_dir():
         raise UsageError(f"{root} is a file; expected a directory for the output.")
     existing: Manifest | None = None
-    if root.is_dir() and any(root.iterdir()):
+    # Another shard may be writing its manifest right now.
+    if root.is_dir() and any(not is_temporary(path) for path in root.iterdir()):
         if not (root / MANIFEST_NAME).is_file():
             raise UsageError(
                 f"{root} is not empty and holds no dataset of tokscore. Choose another directory with -o."
@@ -67,12 +68,62 @@ def prepare_output(root: Path, manifest: Manifest, vocabulary: Callable[[], pa.T
     root.mkdir(parents=True, exist_ok=True)
     remove_abandoned(root)
     is_new = existing is None or existing.plan_hash != manifest.plan_hash
-    write_file(root / MANIFEST_NAME, manifest.to_json())
+    if is_new:
+        write_file(root / MANIFEST_NAME, manifest.to_json())
     if is_new or not (root / VOCABULARY_NAME).is_file():
         sink = pa.BufferOutputStream()
         pq.write_table(vocabulary(), sink, compression="zstd", compression_level=3)
         write_file(root / VOCABULARY_NAME, sink.getvalue().to_pybytes())
+    return finished_parts(root, manifest)
+
+
+def finished_parts(root: Path, manifest: Manifest) -> set[int]:
+    """Indices of the parts that are there."""
     return {part.index for part in manifest.parts if _part_plan(root, manifest.kind, part.index)}
+
+
+def record_engine_details(root: Path, details: Mapping[str, Setting]) -> list[str]:
+    """Write how the engine scores into the manifest, where no run has done so.
+
+    Returns:
+        In words, what differs from what an earlier run wrote, which stays.
+    """
+    manifest = read_manifest(root)
+    earlier = manifest.engine_details
+    if earlier is None:
+        told = msgspec.structs.replace(manifest, engine_details=dict(details))
+        write_file(root / MANIFEST_NAME, told.to_json())
+        return []
+    return [
+        f"{name.replace('_', '-')} was {earlier.get(name)} and is {details.get(name)}"
+        for name in sorted({*earlier, *details})
+        if earlier.get(name) != details.get(name)
+    ]
+
+
+def check_some_succeeded(root: Path, parts: Sequence[int], what: str) -> None:
+    """Refuse finished parts in which every conversation failed.
+
+    Args:
+        root: The dataset; other parts may be missing.
+        parts: Their indices.
+        what: What was to be done with the conversations, for the message.
+
+    Raises:
+        InputError: With the first failure.
+    """
+    tables = (root / "conversations" / part_name(index) for index in parts)
+    if any(pq.read_metadata(path).num_rows for path in tables):
+        return
+    failures = [failure for index in parts for failure in _read_failures(root, index)]
+    if failures:
+        first = failures[0].error()
+        raise InputError(f"none of the {len(failures)} conversations could be {what}. The first: {first}")
+
+
+def _read_failures(root: Path, part: int) -> Iterator[FailedConversation]:
+    for line in (root / "errors" / part_name(part, "jsonl")).read_bytes().splitlines():
+        yield FailedConversation(**msgspec.json.decode(line, type=_FailureFields))
 
 
 # For hashes, which say nothing to a reader.
@@ -185,10 +236,7 @@ class Dataset:
         Raises:
             InputError: With the first failure.
         """
-        failures = list(self.failures()) if not self.n_conversations() else []
-        if failures:
-            first = failures[0].error()
-            raise InputError(f"none of the {len(failures)} conversations could be {what}. The first: {first}")
+        check_some_succeeded(self.root, [part.index for part in self.manifest.parts], what)
 
     def files(self, table: str) -> list[Path]:
         """Paths of all parts of one table, in plan order."""
@@ -198,9 +246,7 @@ class Dataset:
         """The error rows of one part, or of all in plan order."""
         indices = [part.index for part in self.manifest.parts] if part is None else [part]
         for index in indices:
-            path = self.root / "errors" / part_name(index, "jsonl")
-            for line in path.read_bytes().splitlines():
-                yield FailedConversation(**msgspec.json.decode(line, type=_FailureFields))
+            yield from _read_failures(self.root, index)
 
     def read_part(self, index: int) -> Iterator[RenderedConversation]:
         """The conversations of one part with their tokens, by row groups."""

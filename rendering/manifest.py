@@ -94,6 +94,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """All that two runs must share for their parts to fit together.
 
     It holds no times and nothing of the machine, so every shard writes the same bytes.
+
+    Attributes:
+        engine_details: How the engine that first wrote here scored; no part of the plan, and null until an
+            engine has started.
     """
 
     kind: DatasetKind
@@ -105,11 +109,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     parts: list[Part]
     schema_version: int = SCHEMA_VERSION
     plan_hash: str = ""
+    engine_details: dict[str, Setting] | None = None
 
     def sealed(self) -> Manifest:
         """This manifest with `plan_hash` set from everything else in it."""
-        blank = msgspec.structs.replace(self, plan_hash="")
-        digest = hashlib.sha256(msgspec.json.encode(blank, order="deterministic")).hexdigest()
+        planned = msgspec.to_builtins(self)
+        del planned["plan_hash"], planned["engine_details"]
+        digest = hashlib.sha256(msgspec.json.encode(planned, order="deterministic")).hexdigest()
         return msgspec.structs.replace(self, plan_hash=digest)
 
     def to_json(self) -> bytes:
@@ -137,7 +143,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
                 "engine_version": self.model.engine_version,
                 "top_k": self.settings["top_k"],
                 "temperature": self.settings["temperature"],
+                "score": self.settings.get("score"),
             }
+        if self.engine_details is not None:
+            details = msgspec.json.encode(self.engine_details, order="deterministic")
+            values["engine_details"] = details.decode()
         return {f"tokscore.{key}": str(value) for key, value in values.items() if value is not None}
 
 

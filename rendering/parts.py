@@ -31,6 +31,11 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
 
 
+def is_temporary(path: Path) -> bool:
+    """Whether a file is one that is being written, or was left behind by a process that was killed."""
+    return path.name.startswith(".") and path.name.endswith(".tmp")
+
+
 def remove_abandoned(root: Path) -> None:
     """Delete temporary files of processes of this host that no longer run."""
     for path in [*root.glob(".*.tmp"), *root.glob("*/.*.tmp")]:
@@ -95,6 +100,9 @@ class _TableFile:
         self._writer.write_table(table.slice(0, n_rows), row_group_size=ROW_GROUP_ROWS)
         rest = table.slice(n_rows)
         self._waiting, self._n_waiting = [rest], rest.num_rows
+
+    def describe(self, metadata: dict[str, str]) -> None:
+        self._writer.add_key_value_metadata(metadata)
 
     def finish(self) -> None:
         if self._n_waiting:
@@ -172,6 +180,10 @@ class PartWriter:
         self._conversations.append(tables.conversations)
         self._n_rows += self._n_waiting
         self._waiting, self._n_waiting = [], 0
+
+    def describe(self, metadata: dict[str, str]) -> None:
+        """Add key-value metadata to the token table."""
+        self._tokens.describe(metadata)
 
     def finish(self) -> None:
         """Flush and rename all files; the token table, last, marks the part done."""

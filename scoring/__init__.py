@@ -4,17 +4,24 @@ Nothing here imports torch, transformers or vLLM before an engine starts.
 """
 
 from tokscore.scoring.engine import ENGINES, Engine, SequenceScores, TokenSequence
-from tokscore.scoring.load import EngineSpec, load_engine, plan_engine
+from tokscore.scoring.load import EngineOptions, EngineSpec, load_engine, plan_engine
 from tokscore.scoring.run import ScoreSummary, score
+from tokscore.scoring.selection import Selection, parse_selection
+from tokscore.scoring.shards import Shard, parse_shard
 
 __all__ = [
     "ENGINES",
     "Engine",
+    "EngineOptions",
     "EngineSpec",
     "ScoreSummary",
+    "Selection",
     "SequenceScores",
+    "Shard",
     "TokenSequence",
     "load_engine",
+    "parse_selection",
+    "parse_shard",
     "plan_engine",
     "score",
 ]

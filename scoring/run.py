@@ -5,46 +5,65 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from tokscore.rendering.dataset import Dataset, prepare_output
+import msgspec
+
+from tokscore.rendering.dataset import (
+    check_some_succeeded,
+    finished_parts,
+    prepare_output,
+    record_engine_details,
+)
 from tokscore.rendering.errors import ConversationError, EngineError
 from tokscore.rendering.manifest import Manifest, Setting
 from tokscore.rendering.parts import PartWriter
-from tokscore.rendering.recorded import MEDIA_STATUS
 from tokscore.rendering.rendered import FailedConversation, RenderedConversation
 from tokscore.rendering.run import OnError
 from tokscore.rendering.tables import DatasetKind
+from tokscore.scoring import dedupe
 from tokscore.scoring.columns import score_columns
-from tokscore.scoring.engine import SequenceScores, TokenSequence, check_scores
+from tokscore.scoring.engine import SequenceScores, TokenSequence, check_scores, windows
+from tokscore.scoring.estimates import RATE_KEY
+from tokscore.scoring.planning import RunPlan, failure, plan_run
+from tokscore.scoring.retries import EngineFailure, RetryingEngine
+from tokscore.scoring.selection import EVERY_TOKEN, Selection
+from tokscore.scoring.shards import WHOLE, Shard
+from tokscore.scoring.spool import Spool
 
 if TYPE_CHECKING:
-    from tokscore.rendering.manifest import Part
     from tokscore.rendering.source import TokenSource
-    from tokscore.scoring.engine import Engine
     from tokscore.scoring.load import EngineSpec
+    from tokscore.scoring.spool import Item
 
 T = TypeVar("T")
 
-# Called with (tokens done, tokens in all): once before the engine starts, then as conversations come back.
+# Called with (tokens done, tokens in all): once when the engine is ready, then as sequences come back.
 Progress = Callable[[int, int], None]
+# Called with a line for the user.
+Tell = Callable[[str], None]
+Outcome = SequenceScores | EngineFailure
 
 
 class ScoreSummary(NamedTuple):
     """What a run did.
 
     Attributes:
-        n_conversations: Scored now.
+        n_conversations: Written now.
         n_tokens: Written now.
         n_failed: Listed in errors/ now.
-        n_parts_skipped: Parts that an earlier run had finished.
-        n_parts: All parts.
+        n_parts_skipped: Parts of this shard that an earlier run had finished.
+        n_parts: Parts of this shard; all where the run is not divided.
+        n_parts_missing: Parts of other shards that are not there yet.
+        n_scored: Of the tokens written now, those with scores.
+        n_engine_tokens: Tokens that the engine read for them; fewer than written where sequences are equal
+            or begin alike.
         load_s: Seconds that the engine took to start.
         engine_s: Seconds inside the engine after that.
-        other_s: Seconds outside: reading or rendering, and writing.
+        other_s: Seconds outside: reading or rendering, planning, and writing.
+        write_s: Of these, writing.
     """
 
     n_conversations: int
@@ -52,9 +71,13 @@ class ScoreSummary(NamedTuple):
     n_failed: int
     n_parts_skipped: int
     n_parts: int
+    n_parts_missing: int
+    n_scored: int
+    n_engine_tokens: int
     load_s: float
     engine_s: float
     other_s: float
+    write_s: float
 
 
 def score(
@@ -63,7 +86,11 @@ def score(
     engine: EngineSpec,
     *,
     on_error: OnError = OnError.FAIL,
+    selection: Selection = EVERY_TOKEN,
+    max_length: int | None = None,
+    shard: Shard = WHOLE,
     progress: Progress = lambda _done, _total: None,
+    tell: Tell = lambda _line: None,
 ) -> ScoreSummary:
     """Write the score dataset of `source` to `out`; parts that are there already are kept.
 
@@ -75,58 +102,78 @@ def score(
         out: Directory, new or of the same plan.
         engine: What `plan_engine` returned.
         on_error: What one bad conversation does.
+        selection: Which tokens get scores.
+        max_length: Longer conversations become error rows.
+        shard: Which parts are written here.
         progress: Called as tokens are done.
+        tell: Called with what the user should know meanwhile.
 
     Raises:
         UsageError: `out` holds another run.
         ConversationError: A conversation cannot be scored and `on_error` is fail.
         InputError: Every conversation failed.
-        EngineError: The engine cannot start, failed, or broke its contract.
+        EngineError: The engine cannot start, failed on nothing in particular, or broke its contract.
     """
     started = perf_counter()
     out, on_error = Path(out), OnError(on_error)
-    manifest = score_manifest(source, engine)
+    manifest = score_manifest(source, engine, selection, max_length)
     done = prepare_output(out, manifest, source.vocabulary)
-    parts = [part for part in manifest.parts if part.index not in done]
-    run = _Run(source, engine, on_error)
-    run.plan(parts)
-    progress(0, run.n_planned_tokens)
-    try:
-        for part in parts:
-            with PartWriter(out, manifest, part.index) as writer:
-                for _ in run.score_part(part, writer):
-                    progress(run.n_engine_tokens, run.n_planned_tokens)
-                writer.finish()
-    finally:
-        run.close()
-    Dataset(out).check_some_succeeded("scored")
+    mine = [part for part in manifest.parts if shard.owns(part.index)]
+    parts = [part for part in mine if part.index not in done]
+    run = _Run(engine, selection, on_error)
+    if parts:
+        with Spool(out) as spool:
+            plan = plan_run(source, parts, spool, engine, selection, max_length=max_length, on_error=on_error)
+            try:
+                manifest = run.start(plan, out, manifest, tell)
+                progress(0, plan.n_tokens)
+                for part in parts:
+                    with PartWriter(out, manifest, part.index) as writer:
+                        for _ in run.score_part(spool.read(part.index), writer):
+                            progress(run.n_done, plan.n_tokens)
+                        with run.writing_clock:
+                            writer.describe(run.part_metadata())
+                            writer.finish()
+            finally:
+                run.close()
+    check_some_succeeded(out, [part.index for part in mine], "scored")
     elapsed_s = perf_counter() - started
-    engine_s = run.engine_clock.elapsed_s - run.reading_clock.elapsed_s - run.load_s
+    engine_s = run.engine_s
     return ScoreSummary(
         n_conversations=run.n_conversations,
         n_tokens=run.n_tokens,
         n_failed=run.n_failed,
-        n_parts_skipped=len(done),
-        n_parts=len(manifest.parts),
+        n_parts_skipped=len(mine) - len(parts),
+        n_parts=len(mine),
+        n_parts_missing=len(manifest.parts) - len(finished_parts(out, manifest)),
+        n_scored=run.n_scored,
+        n_engine_tokens=run.n_engine_tokens,
         load_s=run.load_s,
         engine_s=engine_s,
         other_s=elapsed_s - engine_s - run.load_s,
+        write_s=run.writing_clock.elapsed_s,
     )
 
 
-def score_manifest(source: TokenSource, engine: EngineSpec) -> Manifest:
-    """The sealed manifest of a score dataset; it does not depend on what is done already."""
+def score_manifest(
+    source: TokenSource,
+    engine: EngineSpec,
+    selection: Selection = EVERY_TOKEN,
+    max_length: int | None = None,
+) -> Manifest:
+    """The sealed manifest of a score dataset; it does not depend on shards or on what is done already."""
     settings: dict[str, Setting] = {
         "top_k": engine.top_k,
         "temperature": engine.temperature,
         "logprob_mode": "raw",
         "dtype": engine.identity.dtype,
-        "score": "all",
+        "score": str(selection),
+        "max_length": max_length,
     }
     return Manifest(
         kind=DatasetKind.SCORES,
         tokscore_version=version("tokscore"),
-        settings=source.settings | settings,
+        settings=source.settings | settings | engine.settings(),
         tokenizer=source.tokenizer,
         model=engine.identity,
         inputs=list(source.inputs),
@@ -135,10 +182,17 @@ def score_manifest(source: TokenSource, engine: EngineSpec) -> Manifest:
 
 
 class _Clock:
-    """Adds up the seconds that an iterator takes to make its items."""
+    """Adds up seconds: those that an iterator takes to make its items, or those inside a `with` block."""
 
     def __init__(self) -> None:
         self.elapsed_s = 0.0
+        self._entered = 0.0
+
+    def __enter__(self) -> None:
+        self._entered = perf_counter()
+
+    def __exit__(self, *_error: object) -> None:
+        self.elapsed_s += perf_counter() - self._entered
 
     def timed(self, items: Iterable[T]) -> Iterator[T]:
         iterator = iter(items)
@@ -153,131 +207,163 @@ class _Clock:
             yield item
 
 
+class _Waiting(NamedTuple):
+    """What was read and is not written yet; the sequence is None where nothing is to be scored."""
+
+    item: Item
+    sequence: TokenSequence | None
+
+
 class _Run:
-    """One pass over the open parts with an engine that starts at the first sequence."""
+    """One pass over the open parts."""
 
-    def __init__(self, source: TokenSource, spec: EngineSpec, on_error: OnError) -> None:
-        self._source = source
+    def __init__(self, spec: EngineSpec, selection: Selection, on_error: OnError) -> None:
         self._spec = spec
+        self._selection = selection
         self._on_error = on_error
-        self._engine: Engine | None = None
-        self._longest = 0
-        self.n_planned_tokens = self.n_engine_tokens = 0
-        self.n_conversations = self.n_tokens = self.n_failed = 0
-        self.reading_clock, self.engine_clock = _Clock(), _Clock()
+        self._engine: RetryingEngine | None = None
+        self.n_done = self.n_engine_tokens = 0
+        self.n_conversations = self.n_tokens = self.n_failed = self.n_scored = 0
+        self.reading_clock, self.engine_clock, self.writing_clock = _Clock(), _Clock(), _Clock()
         self.load_s = 0.0
+        self._described = (0, 0.0)
 
-    def plan(self, parts: Iterable[Part]) -> None:
-        """Read everything once for its length, and stop here for what cannot be scored."""
-        for part in parts:
-            for item in self._items(part):
-                if isinstance(item, RenderedConversation):
-                    self.n_planned_tokens += len(item.tokens)
-                    self._longest = max(self._longest, len(item.tokens))
-                elif self._on_error is OnError.FAIL and not item.is_known:
-                    raise item.error()
+    @property
+    def engine_s(self) -> float:
+        # The engine draws what is read.
+        return self.engine_clock.elapsed_s - self.reading_clock.elapsed_s
 
-    def score_part(self, part: Part, writer: PartWriter) -> Iterator[None]:
-        """Write one part in input order; yields whenever the engine is done with a conversation."""
-        # What was read and is not written yet: as long as the engine's window.
-        waiting: deque[tuple[int, RenderedConversation | FailedConversation]] = deque()
-        scored: dict[int, SequenceScores] = {}
+    def part_metadata(self) -> dict[str, str]:
+        """The engine's rate since the last call, where it had something to do."""
+        n_before, s_before = self._described
+        self._described = n_engine_tokens, engine_s = self.n_engine_tokens, self.engine_s
+        n, elapsed_s = n_engine_tokens - n_before, engine_s - s_before
+        return {RATE_KEY: f"{n / elapsed_s:.1f}"} if n and elapsed_s > 0 else {}
+
+    def start(self, plan: RunPlan, out: Path, manifest: Manifest, tell: Tell) -> Manifest:
+        """Start the engine, where there is something for it; returns the manifest with how it scores."""
+        if not plan.n_for_engine:
+            return manifest
+        started = perf_counter()
+        self._engine = RetryingEngine(self._spec, plan.longest, tell)
+        self.load_s = perf_counter() - started
+        details = dict(self._engine.details)
+        if details:
+            tell(
+                "engine: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in details.items())
+            )
+        differences = record_engine_details(out, details)
+        if differences:
+            tell(
+                f"warning: the engine runs otherwise than when this dataset was begun: "
+                f"{'; '.join(differences)}. The parts written now say so in their metadata."
+            )
+        return msgspec.structs.replace(manifest, engine_details=details)
+
+    def score_part(self, items: Iterator[Item], writer: PartWriter) -> Iterator[None]:
+        """Write one part in input order; yields whenever the engine is done with a sequence."""
+        waiting: deque[_Waiting] = deque()
+        shared: dict[int, dedupe.SharedSequence] = {}
+        outcomes: dict[int, Outcome] = {}
 
         def sequences() -> Iterator[TokenSequence]:
-            for key, item in enumerate(self.reading_clock.timed(self._items(part))):
-                waiting.append((key, item))
-                if isinstance(item, RenderedConversation) and len(item.tokens):
-                    yield TokenSequence(key, item.tokens.token_ids)
+            for key, item in enumerate(items):
+                sequence = None
+                if isinstance(item, RenderedConversation):
+                    wanted = self._selection.wanted(item.tokens)
+                    sequence = TokenSequence(key, item.tokens.token_ids, wanted)
+                    sequence = sequence if sequence.n_rows > 0 else None
+                waiting.append(_Waiting(item, sequence))
+                if sequence is not None:
+                    yield sequence
 
-        for key, scores in self.engine_clock.timed(self._score(sequences())):
-            scored[key] = scores
-            self.n_engine_tokens += len(scores) + 1
-            while waiting and _is_ready(waiting[0], scored):
-                first, item = waiting.popleft()
-                self._write(item, scored.pop(first, None), writer)
+        def for_engine() -> Iterator[TokenSequence]:
+            for window in windows(sequences(), dedupe.WINDOW_TOKENS):
+                for each in dedupe.share_sequences(window):
+                    shared[each.sequence.key] = each
+                    yield each.sequence
+
+        for key, outcome in self.engine_clock.timed(self._score(self.reading_clock.timed(for_engine()))):
+            each = shared.pop(key)
+            self.n_engine_tokens += len(each.sequence.token_ids)
+            for member in each.members:
+                self.n_done += len(member.token_ids)
+                outcomes[member.key] = self._outcome_of(member, each, outcome)
+            with self.writing_clock:
+                while waiting and _is_ready(waiting[0], outcomes):
+                    self._write(waiting.popleft(), outcomes, writer)
             yield
-        for key, item in waiting:
-            if not _is_ready((key, item), scored):
-                raise EngineError(
-                    f"the engine returned nothing for conversation {_id(item)}. "
-                    "Nothing was written for this part."
-                )
-            self._write(item, scored.pop(key, None), writer)
+        with self.writing_clock:
+            for entry in waiting:
+                if not _is_ready(entry, outcomes):
+                    raise EngineError(
+                        f"the engine returned nothing for conversation {_id(entry.item)}. "
+                        "Nothing was written for this part."
+                    )
+                self._write(entry, outcomes, writer)
 
-    def _items(self, part: Part) -> Iterator[RenderedConversation | FailedConversation]:
-        for item in self._source.read(part):
-            yield item if isinstance(item, FailedConversation) else _admit(item, self._spec)
-
-    def _score(self, sequences: Iterator[TokenSequence]) -> Iterator[tuple[int, SequenceScores]]:
-        first = next(sequences, None)
-        if first is None:
-            return
+    def _score(self, sequences: Iterator[TokenSequence]) -> Iterator[tuple[int, Outcome]]:
         if self._engine is None:
-            started = perf_counter()
-            self._engine = self._spec.start(self._longest)
-            self.load_s = perf_counter() - started
-        yield from self._engine.score(chain([first], sequences))
+            for _ in sequences:
+                raise AssertionError("planning found nothing for the engine")
+            return
+        yield from self._engine.score(sequences)
 
-    def _write(
-        self,
-        item: RenderedConversation | FailedConversation,
-        scores: SequenceScores | None,
-        writer: PartWriter,
-    ) -> None:
-        if isinstance(item, RenderedConversation) and scores is not None:
-            try:
-                n_rows = len(item.tokens) - 1
-                check_scores(scores, n_rows, self._spec.top_k, item.row.conversation_id)
-            except ConversationError as error:
-                item = _failure(item, error.reason, error.hint)
-                if self._on_error is OnError.FAIL:
-                    raise item.error() from error
+    def _outcome_of(self, member: TokenSequence, each: dedupe.SharedSequence, outcome: Outcome) -> Outcome:
+        if isinstance(outcome, SequenceScores):
+            return each.rows_of(member, outcome)
+        if len(member.token_ids) < len(each.sequence.token_ids) and self._engine is not None:
+            # What ends the engine on a long sequence may be only its length.
+            alone = self._engine.score_alone(member)
+            return outcome if alone is None else alone
+        return outcome
+
+    def _write(self, entry: _Waiting, outcomes: dict[int, Outcome], writer: PartWriter) -> None:
+        item, sequence = entry
+        outcome = None if sequence is None else outcomes.pop(sequence.key)
+        if isinstance(item, RenderedConversation):
+            item = self._checked(item, sequence, outcome)
         if isinstance(item, FailedConversation):
             writer.fail(item)
             self.n_failed += 1
             return
-        writer.add(item, score_columns(scores, len(item.tokens)))
+        n_tokens = len(item.tokens)
+        if sequence is None or not isinstance(outcome, SequenceScores):
+            columns = score_columns(None, n_tokens)
+        else:
+            columns = score_columns(outcome, n_tokens, sequence.wanted)
+            self.n_scored += sequence.n_rows
+        writer.add(item, columns)
         self.n_conversations += 1
-        self.n_tokens += len(item.tokens)
+        self.n_tokens += n_tokens
+
+    def _checked(
+        self, item: RenderedConversation, sequence: TokenSequence | None, outcome: Outcome | None
+    ) -> Item:
+        """The conversation, or why what the engine returned for it cannot be used."""
+        if sequence is None or outcome is None:
+            return item
+        if isinstance(outcome, EngineFailure):
+            failed = failure(item, f"the engine failed on it twice: {outcome.reason}")
+        else:
+            try:
+                check_scores(outcome, sequence.n_rows, self._spec.top_k, item.row.conversation_id)
+            except ConversationError as error:
+                failed = failure(item, error.reason, error.hint)
+            else:
+                return item
+        if self._on_error is OnError.FAIL:
+            raise failed.error()
+        return failed
 
     def close(self) -> None:
         if self._engine is not None:
             self._engine.close()
 
 
-def _is_ready(
-    entry: tuple[int, RenderedConversation | FailedConversation], scored: dict[int, SequenceScores]
-) -> bool:
-    key, item = entry
-    return key in scored or isinstance(item, FailedConversation) or not len(item.tokens)
+def _is_ready(entry: _Waiting, outcomes: dict[int, Outcome]) -> bool:
+    return entry.sequence is None or entry.sequence.key in outcomes
 
 
-def _admit(conversation: RenderedConversation, spec: EngineSpec) -> RenderedConversation | FailedConversation:
-    """The conversation, or why the model cannot take it."""
-    if MEDIA_STATUS in conversation.row.status.split(","):
-        return _failure(
-            conversation,
-            "holds images, audio or files, which no engine here takes; its ids alone would get logprobs of "
-            "another input.",
-        )
-    token_ids = conversation.tokens.token_ids
-    n_tokens, limit, vocab_size = len(token_ids), spec.model.max_length, spec.model.vocab_size
-    if n_tokens > limit:
-        return _failure(conversation, f"has {n_tokens:,} tokens; the model's maximum is {limit:,}.")
-    largest = int(token_ids.max(initial=-1))
-    if largest >= vocab_size:
-        return _failure(
-            conversation,
-            f"has token id {largest}, but the vocabulary of {spec.model.name} has {vocab_size} ids.",
-            "The tokenizer that made the ids does not belong to this model.",
-        )
-    return conversation
-
-
-def _failure(conversation: RenderedConversation, reason: str, hint: str = "") -> FailedConversation:
-    row = conversation.row
-    return FailedConversation(row.conversation_id, row.source_file, row.source_line, "$", reason, hint)
-
-
-def _id(item: RenderedConversation | FailedConversation) -> str:
+def _id(item: Item) -> str:
     return item.conversation_id if isinstance(item, FailedConversation) else item.row.conversation_id

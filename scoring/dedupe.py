@@ -1,0 +1,87 @@
+"""Sequences that are equal, or the beginning of another, are scored once and share the rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tokscore.scoring.engine import SequenceScores, TokenSequence
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+# Sequences are compared with each other inside windows of this many tokens.
+WINDOW_TOKENS = 131_072
+
+
+class SharedSequence(NamedTuple):
+    """One sequence for the engine and those that take their rows from it.
+
+    Attributes:
+        sequence: Wants what any of them wants.
+        members: The sequences as they came, the longest among them.
+    """
+
+    sequence: TokenSequence
+    members: tuple[TokenSequence, ...]
+
+    def rows_of(self, member: TokenSequence, scores: SequenceScores) -> SequenceScores:
+        """The rows of one member among those of the whole.
+
+        A result of another length is returned as it is: it breaks the contract, and its check says how.
+        """
+        columns = (scores.logprobs, scores.ranks, scores.top_ids, scores.top_logprobs, scores.entropy)
+        if any(column is not None and len(column) != self.sequence.n_rows for column in columns):
+            return scores
+        if member.n_rows == self.sequence.n_rows:
+            return scores
+        at = self._rows_at(member)
+        return SequenceScores(
+            scores.logprobs[at],
+            scores.ranks[at],
+            scores.top_ids[at],
+            scores.top_logprobs[at],
+            None if scores.entropy is None else scores.entropy[at],
+        )
+
+    def _rows_at(self, member: TokenSequence) -> NDArray[np.intp] | slice:
+        if self.sequence.wanted is None:
+            return slice(0, member.n_rows) if member.wanted is None else np.flatnonzero(member.wanted)
+        wanted = np.ones(len(member.token_ids) - 1, np.bool_) if member.wanted is None else member.wanted
+        row_of: NDArray[np.intp] = np.cumsum(self.sequence.wanted) - 1
+        return row_of[: len(wanted)][wanted]
+
+
+def share_sequences(sequences: Sequence[TokenSequence]) -> list[SharedSequence]:
+    """The fewest sequences that hold the rows of all, in the order of the longest of each.
+
+    The rows of a sequence do not depend on what follows it, so that a beginning needs no pass of its own.
+    """
+    # Big-endian, so that the order of the bytes is that of the ids.
+    texts = [sequence.token_ids.astype(">i4").tobytes() for sequence in sequences]
+    order = sorted(range(len(texts)), key=texts.__getitem__)
+    members: dict[int, list[TokenSequence]] = {}
+    holder = -1
+    for place in range(len(order) - 1, -1, -1):
+        this = order[place]
+        # Whatever begins with this sequence comes right behind it.
+        if place + 1 == len(order) or not texts[order[place + 1]].startswith(texts[this]):
+            holder = this
+        members.setdefault(holder, []).append(sequences[this])
+    return [
+        SharedSequence(_union(sequences[holder], members[holder]), tuple(members[holder]))
+        for holder in sorted(members)
+    ]
+
+
+def _union(holder: TokenSequence, members: Sequence[TokenSequence]) -> TokenSequence:
+    """The holder, wanting what any member wants."""
+    if holder.wanted is None or len(members) == 1:
+        return holder
+    wanted = holder.wanted.copy()
+    for member in members:
+        wanted[: len(member.token_ids) - 1] |= True if member.wanted is None else member.wanted
+    return holder._replace(wanted=wanted)

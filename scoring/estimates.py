@@ -1,0 +1,72 @@
+"""How large a score dataset will be, and how long scoring takes, before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tokscore.rendering.parts import part_name
+from tokscore.rendering.tables import SCORES, DatasetKind
+
+# Key of the Parquet metadata of a part; the engine's rate while it was written.
+RATE_KEY = "tokscore.tokens_per_s"
+
+
+class RunEstimate(NamedTuple):
+    """What a run will cost.
+
+    Attributes:
+        bytes_per_token: Of the score table.
+        is_measured: Taken from finished parts; otherwise an upper limit, from the schema.
+        tokens_per_s: As told or as finished parts had it; None where nobody knows.
+    """
+
+    bytes_per_token: float
+    is_measured: bool
+    tokens_per_s: float | None
+
+    def size_bytes(self, n_tokens: int) -> int:
+        """Of the score table."""
+        return round(n_tokens * self.bytes_per_token)
+
+    def elapsed_s(self, n_tokens: int) -> float | None:
+        """Seconds in the engine; None without a rate."""
+        return None if not self.tokens_per_s else n_tokens / self.tokens_per_s
+
+
+def estimate_run(
+    out: Path, finished: set[int], *, top_k: int, tokens_per_s: float | None = None
+) -> RunEstimate:
+    """From the finished parts in `out`, where there are some, otherwise from the schema.
+
+    Args:
+        out: The dataset.
+        finished: Indices of its finished parts.
+        top_k: Alternatives at every position.
+        tokens_per_s: A rate that the user expects.
+    """
+    n_rows = n_bytes = 0
+    rates: list[float] = []
+    for part in sorted(finished):
+        path = out / DatasetKind.SCORES.value / part_name(part)
+        found = pq.read_metadata(path)
+        n_rows += found.num_rows
+        n_bytes += path.stat().st_size
+        rate = (found.metadata or {}).get(RATE_KEY.encode())
+        if rate:
+            rates.append(float(rate))
+    return RunEstimate(
+        n_bytes / n_rows if n_rows else sum(_width(field.type, top_k) for field in SCORES),
+        n_rows > 0,
+        tokens_per_s or (sorted(rates)[len(rates) // 2] if rates else None),
+    )
+
+
+def _width(dtype: pa.DataType, top_k: int) -> float:
+    """Bytes of one value; strings repeat and take next to none."""
+    if pa.types.is_list(dtype):
+        return top_k * _width(dtype.value_type, top_k)
+    return 0 if pa.types.is_string(dtype) else float(dtype.bit_width) / 8
