@@ -125,6 +125,7 @@ def plan_engine(
     options = options or EngineOptions()
     name = _choose(engine)
     _check_options(options, name, temperature)
+    _check_installed(name)
     files = find_model(model, revision)
     if not 0 <= top_k <= files.vocab_size:
         raise UsageError(
@@ -159,10 +160,10 @@ def load_engine(
 
 def _choose(engine: str) -> str:
     if engine == AUTO:
-        return "vllm" if _vllm_can_run() else _installed("transformers")
+        return "vllm" if _vllm_can_run() else "transformers"
     if engine not in ENGINES:
         raise UsageError(f"engine is {engine!r}; expected {', '.join([AUTO, *ENGINES])}.")
-    return _installed(engine)
+    return engine
 
 
 def _check_options(options: EngineOptions, engine: str, temperature: float) -> None:
@@ -196,14 +197,13 @@ def _check_options(options: EngineOptions, engine: str, temperature: float) -> N
         )
 
 
-def _installed(engine: str) -> str:
+def _check_installed(engine: str) -> None:
     package, extra = _NEEDS[engine]
     if find_spec(package) is None:
         raise EngineError(
             f"the {engine} engine needs {package}, which is not installed. "
             f"Install it with: pip install 'tokscore[{extra}]'"
         )
-    return engine
 
 
 def _vllm_can_run() -> bool:

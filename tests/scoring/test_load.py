@@ -112,12 +112,13 @@ def test_an_adapter_is_refused_with_a_hint(tmp_path: Path) -> None:
         ({"top_k": 129}, "expected 0 to 128"),
         ({"temperature": 0.0}, "expected a number above 0"),
         ({"temperature": float("nan")}, "expected a number above 0"),
-        ({"engine": "vllm", "temperature": 0.7}, "vLLM ignores the temperature"),
+        (
+            {"engine": "vllm", "temperature": 0.7, "options": load.EngineOptions(path="flat")},
+            "ignores the temperature",
+        ),
     ],
 )
-def test_wrong_options_are_wrong_usage(
-    options: dict[str, str | int | float], message: str, tiny_llama: Path
-) -> None:
+def test_wrong_options_are_wrong_usage(options: dict[str, object], message: str, tiny_llama: Path) -> None:
     with pytest.raises(UsageError, match=message):
         plan_engine(str(tiny_llama), **({"engine": "transformers"} | options))
 
@@ -141,4 +142,4 @@ def test_auto_is_transformers_where_vllm_is_absent(tiny_llama: Path, monkeypatch
 def test_auto_is_vllm_where_it_can_run(tiny_llama: Path) -> None:
     pytest.importorskip("vllm")
     assert plan_engine(str(tiny_llama)).identity.engine == "vllm"
-    assert plan_engine(str(tiny_llama), temperature=0.5).identity.engine == "transformers"
+    assert plan_engine(str(tiny_llama), temperature=0.5).identity.engine == "vllm"

@@ -118,11 +118,11 @@ def test_a_path_asked_for_by_name_is_not_replaced(
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        pytest.param("kv_sharing_fast_prefill", True, "fast prefill leaves out", marks=vllm),
-        pytest.param("enable_prefix_caching", True, "comes without logprobs", marks=vllm),
-        pytest.param("speculative_config", {"model": "x"}, "speculative", marks=vllm),
-        pytest.param("enable_lora", True, "merge the adapter", marks=vllm),
-        pytest.param("max_model_len", 10, "scoring sets it itself", marks=vllm),
+        ("kv_sharing_fast_prefill", True, "fast prefill leaves out"),
+        ("enable_prefix_caching", True, "comes without logprobs"),
+        ("speculative_config", {"model": "x"}, "speculative"),
+        ("enable_lora", True, "merge the adapter"),
+        ("max_model_len", 10, "scoring sets it itself"),
     ],
 )
 def test_arguments_that_make_rows_wrong_are_refused_before_the_start(
