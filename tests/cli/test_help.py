@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
-COMMANDS = ["render", "logprobs", "diff", "stats", "drift", "formats"]
+COMMANDS = ["render", "logprobs", "diff", "stats", "drift", "selfcheck", "formats"]
 
 
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
