@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import glob
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokscore.cli.options import Format, TruncateChoice, VerifyChoice
-from tokscore.cli.output import Column, counted, note, print_json, print_rows
+from tokscore.cli.output import Column, counted, duration, note, print_json, print_rows, size_in_words
 
 if TYPE_CHECKING:
+    from tokscore.rendering.plan_size import PlanSize
     from tokscore.rendering.source import ConversationSource, DatasetSource
 
 _SHOWN_RENAMED = 3
@@ -31,6 +33,26 @@ class RenderOptions(NamedTuple):
     revision: str | None
     template_time: str | None
     input_format: str | None
+
+
+class PlanCost(NamedTuple):
+    """What a scoring run of a plan still takes.
+
+    Attributes:
+        n_parts_open: Parts of this shard that are not done.
+        n_tokens_open: Tokens in them, equal beginnings counted as often as they occur.
+        output_bytes: Of their score table.
+        is_measured: The bytes are those of finished parts; otherwise an upper limit.
+        tokens_per_s: The engine's rate; None where nobody knows.
+        elapsed_s: Seconds in the engine, likewise.
+    """
+
+    n_parts_open: int
+    n_tokens_open: int
+    output_bytes: int
+    is_measured: bool
+    tokens_per_s: float | None
+    elapsed_s: float | None
 
 
 def open_conversations(
@@ -170,13 +192,20 @@ def _parse_json(text: str, place: str) -> Any:  # Any: JSON values
         raise UsageError(f"{place} is not JSON: {error}.") from error
 
 
-def print_plan(source: ConversationSource | DatasetSource, form: Format, *, exact: bool) -> None:
+def print_plan(
+    source: ConversationSource | DatasetSource,
+    form: Format,
+    *,
+    exact: bool,
+    cost: Callable[[PlanSize], PlanCost] | None = None,
+) -> None:
     """Print what a run would read and how many tokens that is, for `--dry-run`.
 
     Args:
         source: What was planned.
         form: How to print it.
         exact: Read everything to count its tokens, instead of a sample.
+        cost: What a run of that size takes.
     """
     from tokscore.rendering.plan_size import plan_size
 
@@ -191,7 +220,8 @@ def print_plan(source: ConversationSource | DatasetSource, form: Format, *, exac
     ]
     columns = (Column("input", "input"), Column("size_bytes", "bytes"), Column("n_parts", "parts"))
     if form is Format.JSON:
-        print_json({"inputs": rows, **size._asdict()})
+        costs = {} if cost is None else cost(size)._asdict()
+        print_json({"inputs": rows, **size._asdict(), **costs})
     else:
         print_rows(columns, rows, form, title=f"Plan: {source.n_conversations:,} conversations")
         about = "" if size.is_exact else "about "
@@ -203,4 +233,19 @@ def print_plan(source: ConversationSource | DatasetSource, form: Format, *, exac
         )
         if not size.is_exact:
             note(f"estimated from {counted(size.n_read, 'sequence')}; --exact-plan reads all.")
+        if cost is not None:
+            _note_cost(cost(size))
     note("nothing was written (--dry-run).")
+
+
+def _note_cost(cost: PlanCost) -> None:
+    parts = counted(cost.n_parts_open, "part")
+    limit = "about" if cost.is_measured else "at most"
+    note(
+        f"to do: {parts}, {counted(cost.n_tokens_open, 'token')}; {limit} "
+        f"{size_in_words(cost.output_bytes)} of scores."
+    )
+    if cost.elapsed_s is None:
+        note("no time can be told before a part is done; --tokens-per-s N assumes a rate.")
+    else:
+        note(f"about {duration(cost.elapsed_s)} in the engine at {cost.tokens_per_s:,.0f} tokens/s.")

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from tokscore.cli import options
-from tokscore.cli.inputs import RenderOptions, note_outcome, open_conversations, print_plan
+from tokscore.cli import engine_options, options
+from tokscore.cli.engine_options import EnginePathChoice, HeadDtypeChoice, make_engine_options
+from tokscore.cli.inputs import PlanCost, RenderOptions, note_outcome, open_conversations, print_plan
 from tokscore.cli.options import Format
-from tokscore.cli.output import ProgressLine, note
+from tokscore.cli.output import ProgressLine, counted, note
 from tokscore.cli.stats import print_stats
+
+if TYPE_CHECKING:
+    from tokscore.rendering.manifest import Manifest
+    from tokscore.rendering.plan_size import PlanSize
+    from tokscore.scoring import ScoreSummary, Shard
 
 EPILOG = """Examples:
 
@@ -36,6 +43,36 @@ def logprobs(
     temperature: Annotated[
         float, options.option("--temperature", metavar="T", help="Divide the logits by T before the softmax.")
     ] = 1.0,
+    score: Annotated[
+        str,
+        options.option(
+            "--score",
+            metavar="WHICH",
+            help="What to score: all, sampled, content, role=ROLE, or several with commas; the rest is null.",
+        ),
+    ] = "all",
+    shard: Annotated[
+        str | None,
+        options.option(
+            "--shard", metavar="I/N", help="Write only every N-th part, from the I-th on, as job I of N."
+        ),
+    ] = None,
+    max_length: Annotated[
+        int | None,
+        options.option(
+            "--max-length",
+            metavar="N",
+            min=1,
+            help="Longer conversations become error rows, also of datasets.",
+        ),
+    ] = None,
+    head_dtype: engine_options.HeadDtype = HeadDtypeChoice.AUTO,
+    engine_path: engine_options.EnginePath = EnginePathChoice.AUTO,
+    tensor_parallel_size: engine_options.TensorParallelSize = 1,
+    pipeline_parallel_size: engine_options.PipelineParallelSize = 1,
+    quantization: engine_options.Quantization = None,
+    batch_tokens: engine_options.BatchTokens = None,
+    engine_arg: engine_options.EngineArguments = None,
     template: options.Template = None,
     template_kwargs: options.TemplateKwargs = None,
     tools: options.Tools = None,
@@ -53,15 +90,36 @@ def logprobs(
     by: options.Group = options.GroupBy.ROLE,
     dry_run: options.DryRun = False,
     exact_plan: options.ExactPlan = False,
+    tokens_per_s: Annotated[
+        float | None,
+        options.option(
+            "--tokens-per-s", metavar="N", min=0, help="Rate that --dry-run takes for its estimate."
+        ),
+    ] = None,
 ) -> None:
     """Score every token of conversations, or of a token dataset, with a model.
 
     Writes a score dataset: the token table with logprob, rank, entropy and the most likely ids of every
     position. Running it again goes on where it stopped.
     """
+    from tokscore.rendering.dataset import finished_parts
     from tokscore.rendering.run import OnError
-    from tokscore.scoring import plan_engine, score
+    from tokscore.scoring import parse_selection, parse_shard, plan_engine
+    from tokscore.scoring import score as run_score
+    from tokscore.scoring.run import score_manifest
+    from tokscore.scoring.shards import WHOLE
 
+    selection = parse_selection(score)
+    job = WHOLE if shard is None else parse_shard(shard)
+    engine_settings = make_engine_options(
+        head_dtype,
+        engine_path,
+        tensor_parallel_size,
+        pipeline_parallel_size,
+        quantization,
+        batch_tokens,
+        engine_arg,
+    )
     chosen = RenderOptions(
         template=template,
         template_kwargs=template_kwargs,
@@ -84,26 +142,90 @@ def logprobs(
         dtype=dtype.value,
         temperature=temperature,
         revision=revision,
+        options=engine_settings,
     )
+    manifest = score_manifest(source, spec, selection, max_length)
     if dry_run:
-        print_plan(source, form, exact=exact_plan)
+        print_plan(
+            source, form, exact=exact_plan, cost=lambda size: _cost(out, manifest, job, size, tokens_per_s)
+        )
         return
     identity = spec.identity
     note(f"scoring with {identity.name}: {identity.engine} ({identity.engine_version}), {identity.dtype}")
-    with ProgressLine("scoring", None, "tokens") as line:
-        summary = score(
-            source,
-            out,
-            spec,
-            on_error=OnError(on_error.value),
-            progress=lambda done, total: line.update(done, done, total),
-        )
-    note_outcome(out, summary.n_failed, summary.n_parts_skipped, summary.n_parts)
-    if summary.n_tokens:
-        rate = summary.n_tokens / max(summary.engine_s, 1e-9)
+    try:
+        with ProgressLine("scoring", None, "tokens") as line:
+            summary = run_score(
+                source,
+                out,
+                spec,
+                on_error=OnError(on_error.value),
+                selection=selection,
+                max_length=max_length,
+                shard=job,
+                progress=lambda done, total: line.update(done, done, total),
+                tell=note,
+            )
+    except (KeyboardInterrupt, SystemExit):
+        n_done, n_parts = len(finished_parts(out, manifest)), len(manifest.parts)
+        note(f"stopped: {n_done} of {counted(n_parts, 'part')} are done; run it again for the others.")
+        raise
+    if summary.n_parts:
+        note_outcome(out, summary.n_failed, summary.n_parts_skipped, summary.n_parts)
+    else:
+        note(f"shard {job} has nothing to do: there are only {counted(len(manifest.parts), 'part')}.")
+    _note_summary(summary)
+    if summary.n_parts_missing:
         note(
-            f"{summary.n_tokens:,} tokens: {summary.engine_s:.1f} s in the engine ({rate:,.0f} tokens/s), "
-            f"{summary.load_s:.1f} s to load it, {summary.other_s:.1f} s outside."
+            f"shard {job} is done ({counted(summary.n_parts, 'part')}); "
+            f"{counted(summary.n_parts_missing, 'part')} of other shards are missing still."
         )
-    print_stats(out, by.value, form)
+    else:
+        print_stats(out, by.value, form)
     note(f"wrote {out}")
+
+
+def _note_summary(summary: ScoreSummary) -> None:
+    """Say where the time went, and what was saved."""
+    if not summary.n_tokens:
+        return
+    if not summary.n_scored:
+        note("warning: none of the tokens is one that --score asks for, so none has a logprob.")
+        return
+    rate = summary.n_engine_tokens / max(summary.engine_s, 1e-9)
+    note(
+        f"{counted(summary.n_tokens, 'token')}, {summary.n_scored:,} with scores; the engine read "
+        f"{summary.n_engine_tokens:,} of them in {summary.engine_s:.1f} s ({rate:,.0f} tokens/s)."
+    )
+    note(
+        f"{summary.load_s:.1f} s to load the engine, {summary.other_s:.1f} s outside it, "
+        f"of which {summary.write_s:.1f} s writing."
+    )
+
+
+def _cost(
+    out: Path, manifest: Manifest, shard: Shard, size: PlanSize, tokens_per_s: float | None
+) -> PlanCost:
+    """What is left to do of a plan, by parts of equal size."""
+    from tokscore.rendering.dataset import finished_parts
+    from tokscore.rendering.errors import InputError
+    from tokscore.rendering.manifest import read_manifest
+    from tokscore.scoring.estimates import estimate_run
+
+    try:
+        same_run = read_manifest(out).plan_hash == manifest.plan_hash
+    except InputError:
+        same_run = False
+    finished = finished_parts(out, manifest) if same_run else set()
+    top_k = manifest.settings["top_k"]
+    assert isinstance(top_k, int)
+    estimate = estimate_run(out, finished, top_k=top_k, tokens_per_s=tokens_per_s)
+    n_open = sum(shard.owns(part.index) and part.index not in finished for part in manifest.parts)
+    n_tokens = round(size.n_logical_tokens * n_open / len(manifest.parts))
+    return PlanCost(
+        n_open,
+        n_tokens,
+        estimate.size_bytes(n_tokens),
+        estimate.is_measured,
+        estimate.tokens_per_s,
+        estimate.elapsed_s(n_tokens),
+    )

@@ -41,6 +41,24 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
+def duration(elapsed_s: float) -> str:
+    """Seconds, or hours and minutes where it is long: 42 s, 3 min, 2 h 5 min."""
+    if elapsed_s < 100:
+        return f"{elapsed_s:.0f} s"
+    minutes = round(elapsed_s / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60:,} h {minutes % 60} min"
+
+
+def size_in_words(n_bytes: int) -> str:
+    """Bytes in the unit that suits: 512 B, 3.4 MB, 1.2 TB."""
+    value, unit = float(n_bytes), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1_000:
+            break
+        value, unit = value / 1_000, larger
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
+
+
 def print_rows(
     columns: Sequence[Column], rows: Iterable[Mapping[str, object]], form: Format, *, title: str | None = None
 ) -> None:
@@ -132,7 +150,10 @@ def _shown(value: object, digits: int) -> str:
 
 
 class ProgressLine:
-    """Progress on standard error: a bar on a terminal, otherwise one plain line every 30 s."""
+    """Progress on standard error: a bar on a terminal, otherwise one plain line every 30 s.
+
+    The rate is taken from the last update with nothing done, or from the beginning.
+    """
 
     def __init__(self, label: str, total: int | None, unit: str) -> None:
         self._label = label
@@ -174,11 +195,15 @@ class ProgressLine:
         """
         self._total = self._total if total is None else total
         now = time.monotonic()
-        rate = n_tokens / max(now - self._started, 1e-9)
+        if not done:
+            self._started = now
+        elapsed_s = max(now - self._started, 1e-9)
         of = "" if self._total is None else f"/{self._total:,}"
-        text = f"{done:,}{of} {self._unit}, {rate:,.0f} tokens/s"
+        text = f"{done:,}{of} {self._unit}, {n_tokens / elapsed_s:,.0f} tokens/s"
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=self._total, text=text)
         elif now - self._shown >= _LINE_EVERY_S:
             self._shown = now
+            if self._total and done:
+                text += f", {duration(elapsed_s * (self._total - done) / done)} left"
             note(f"{self._label}: {text}")

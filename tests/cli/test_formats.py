@@ -18,6 +18,7 @@ from tokscore.rendering.formats import FORMATS, load_format
 from tokscore.rendering.formats.tokens import tokens_record
 from tokscore.rendering.rendered import RenderedConversation
 from tokscore.rendering.run import OnError
+from tokscore.scoring import plan_engine, score
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Write = Callable[..., Path]
@@ -97,17 +98,24 @@ def test_a_format_is_found_rendered_and_given_back_by_the_format_tokens(
     assert tokens_of(again).equals(first)
 
 
-@pytest.mark.parametrize("name", ["verifiers", "atropos"])
-def test_recorded_ids_are_scored_beside_their_recorded_logprobs(
-    tokscore: Run, tiny_model: Path, tmp_path: Path, name: str
-) -> None:
-    files = [FIXTURES / file for file in FILES[name]]
+@pytest.mark.parametrize("name", FILES)
+def test_a_format_is_scored_beside_its_recorded_logprobs(tiny_model: Path, tmp_path: Path, name: str) -> None:
+    source = open_source([str(FIXTURES / file) for file in FILES[name]], str(tiny_model))
+    spec = plan_engine(str(tiny_model), engine="transformers", top_k=2)
+    summary = score(source, tmp_path, spec, on_error=OnError.SKIP)
+    scores = pl.read_parquet(tmp_path / "scores/*.parquet")
+    assert scores.height == summary.n_tokens > 0
+    assert scores.filter(pl.col("position") > 0)["logprob"].null_count() == 0
+    assert scores["recorded_logprob"].is_not_null().any() == load_format(name).has_logprobs
+    # Branches begin alike, and one that is the beginning of another is not scored again.
+    assert summary.n_engine_tokens <= summary.n_tokens
+
+
+def test_recorded_ids_are_scored_from_outside(tokscore: Run, tiny_model: Path, tmp_path: Path) -> None:
     out = tmp_path / "scores"
+    files = [FIXTURES / file for file in FILES["verifiers"]]
     finished = tokscore("logprobs", *files, "-m", tiny_model, "-o", out, "--engine", "transformers")
     assert finished.returncode == 0, finished.stderr
-    scores = pl.read_parquet(out / "scores/*.parquet")
-    assert scores.filter(pl.col("position") > 0)["logprob"].null_count() == 0
-    assert scores["recorded_logprob"].is_not_null().any()
     stats = tokscore("stats", out, "--limit", "output=1", "--format", "json")
     assert stats.returncode == 0, stats.stderr
 
