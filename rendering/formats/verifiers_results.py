@@ -18,7 +18,7 @@ from tokscore.rendering.formats.fields import (
     need,
     number_array,
 )
-from tokscore.rendering.formats.tokens import share_messages
+from tokscore.rendering.formats.tokens import share_messages, unshared
 from tokscore.rendering.formats.verifiers import openai_message, openai_tools
 from tokscore.rendering.traces import NO_PARENT, Node, NodeTokens, Trace, linear
 
@@ -168,12 +168,17 @@ def _step_nodes(
 
 
 def _with_messages(nodes: list[Node], completion: Sequence[Mapping[str, Any]]) -> list[Node]:
-    """The nodes with the messages behind the prompt, as they were where it cannot be told whose they are."""
+    """The nodes with the messages behind the prompt; the first has them all where it cannot be told whose.
+
+    Of several branches, only the prompt is known.
+    """
     n_before = 0 if nodes[0].is_sampled else 1
-    is_linear = all(node.parent == i - 1 for i, node in enumerate(nodes))
-    shares = share_messages(completion, [node.is_sampled for node in nodes[n_before:]]) if is_linear else None
-    if shares is None:
+    if not all(node.parent == i - 1 for i, node in enumerate(nodes)):
         return nodes
+    shares = share_messages(completion, [node.is_sampled for node in nodes[n_before:]])
+    if shares is None:
+        said = [*(nodes[0].messages if n_before else ()), *completion]
+        shares, n_before = unshared(said, len(nodes)), 0
     no_ids = NodeTokens(np.zeros(0, np.int32), np.zeros(0, np.int8))
     return linear(
         [

@@ -401,8 +401,10 @@ def test_atropos_shares_messages_among_the_runs_of_the_mask() -> None:
     ]
 
 
-def test_atropos_messages_that_do_not_fit_the_mask_leave_roles_alone() -> None:
-    assert messages(read("atropos", 2)) == [{"role": "assistant"}]
+def test_atropos_messages_that_do_not_fit_the_mask_are_kept_for_the_template_to_divide() -> None:
+    trace = read("atropos", 2)
+    assert messages(trace) == records("atropos")[2]["messages"][0]
+    assert [len(trace.nodes[i].messages) for i in trace.branches[0]][1:] == [0] * (len(trace.branches[0]) - 1)
 
 
 def test_messages_without_a_run_of_the_mask_are_nodes_without_ids() -> None:
