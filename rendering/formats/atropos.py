@@ -119,4 +119,5 @@ FORMAT = Format(
     '"inference_logprobs": [[1.0, 1.0, -0.5, -0.25]], "scores": [1.0]}',
     matches=_matches,
     parse=_parse,
+    holds_ids=_matches,
 )

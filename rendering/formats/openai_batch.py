@@ -49,6 +49,15 @@ def _matches(record: Mapping[str, Any]) -> bool:
     )
 
 
+def _holds_ids(record: Mapping[str, Any]) -> bool:
+    response = record.get("response")
+    body = response.get("body") if isinstance(response, dict) else None
+    choices = body.get("choices") if isinstance(body, dict) else None
+    return isinstance(choices, list) and any(
+        isinstance(choice, dict) and choice.get("token_ids") is not None for choice in choices
+    )
+
+
 def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
     request, path = record, "$"
     if "request" in record:
@@ -246,4 +255,5 @@ FORMAT = Format(
     '"messages": [{"role": "user", "content": "Hi"}]}}',
     matches=_matches,
     parse=_parse,
+    holds_ids=_holds_ids,
 )

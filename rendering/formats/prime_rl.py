@@ -94,4 +94,5 @@ FORMAT = Format(
     '"inference_logprobs": [0.0, 0.0, -0.5, -0.25]}',
     matches=_matches,
     parse=_parse,
+    holds_ids=_matches,
 )

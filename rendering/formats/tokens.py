@@ -384,4 +384,5 @@ FORMAT = Format(
     '"roles": [["user", 3], ["assistant", 2]], "logprobs": [-0.5, -0.25]}',
     matches=_matches,
     parse=_parse,
+    holds_ids=_matches,
 )

@@ -102,6 +102,16 @@ def _matches(record: Mapping[str, Any]) -> bool:
     return isinstance(first, dict) and "message" in first
 
 
+def _holds_ids(record: Mapping[str, Any]) -> bool:
+    traces = record.get("traces") if "nodes" not in record else [record]
+    return isinstance(traces, list) and any(
+        isinstance(node, dict) and bool(node.get("token_ids"))
+        for trace in traces
+        if isinstance(trace, dict) and isinstance(trace.get("nodes"), list)
+        for node in trace["nodes"]
+    )
+
+
 def _parse(record: Mapping[str, Any], place: Place) -> Trace:
     traces: Sequence[tuple[Mapping[str, Any], str]] = [(record, "$")]
     if "nodes" not in record:
@@ -263,4 +273,5 @@ FORMAT = Format(
     '"logprobs": [-0.5, -0.25]}]}]}',
     matches=_matches,
     parse=_parse,
+    holds_ids=_holds_ids,
 )

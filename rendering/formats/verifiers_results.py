@@ -90,6 +90,14 @@ def _matches(record: Mapping[str, Any]) -> bool:
     )
 
 
+def _holds_ids(record: Mapping[str, Any]) -> bool:
+    steps = record.get("trajectory")
+    return isinstance(steps, list) and any(
+        isinstance(step, dict) and isinstance(tokens := step.get("tokens"), dict) and "prompt_ids" in tokens
+        for step in steps
+    )
+
+
 def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
     steps = check_objects(record.get("trajectory"), "$.trajectory") or []
     tokens = [
@@ -230,4 +238,5 @@ FORMAT = Format(
     "[-0.5, -0.25]}}]}",
     matches=_matches,
     parse=_parse,
+    holds_ids=_holds_ids,
 )

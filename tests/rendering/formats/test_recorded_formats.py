@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from tokscore.rendering.conversations import Conversation
 from tokscore.rendering.errors import ConversationError
-from tokscore.rendering.formats import Format, Place
+from tokscore.rendering.formats import Format, Place, detect_format, load_format, parse_record
 from tokscore.rendering.formats.atropos import FORMAT as ATROPOS
 from tokscore.rendering.formats.fields import number_array
 from tokscore.rendering.formats.prime_rl import FORMAT as PRIME_RL
@@ -95,6 +97,41 @@ def changed(name: str, line: int, where: list[Any], value: object) -> dict[str, 
 def test_every_record_of_a_format_matches_it_alone(name: str) -> None:
     for record in records(name):
         assert [each.name for each in FILES.values() if each.matches(record)] == [FILES[name].name]
+
+
+USER = {"role": "user", "content": "Hi"}
+ANSWER = {"role": "assistant", "content": "Hello!"}
+LOOSE: Sequence[dict[str, Any]] = (
+    {"messages": [USER]},
+    {"prompt": [USER], "completion": [ANSWER]},
+    {"prompt": [USER], "completion": [ANSWER], "reward": 1.0},
+    {"conversations": [{"from": "human", "value": "Hi"}]},
+    {"input": "a", "output": "b", "score": 1.0},
+    {"messages": [USER], "info": {"exit_status": "x"}},
+    {"custom_id": "a", "body": {"messages": [USER]}},
+    {"prompt_token_ids": [1], "completion_token_ids": [2]},
+)
+
+
+@pytest.mark.parametrize("strict", FILES.values(), ids=lambda each: each.name)
+@pytest.mark.parametrize("loose", LOOSE, ids=lambda each: "-".join(each))
+def test_ids_of_one_format_are_never_left_out_by_another(strict: Format, loose: dict[str, Any]) -> None:
+    chosen = detect_format(loose)
+    assert chosen is not None
+    record = {**loose, **json.loads(strict.example)}
+    if chosen.holds_ids(record):
+        return  # its own ids are read
+    with pytest.raises(ConversationError) as caught:
+        parse_record(record, chosen, Place(Path("x.jsonl"), 2))
+    assert strict.name in caught.value.reason
+    assert chosen.name in caught.value.reason
+    assert detect_format(record) is not chosen  # nor where it is the first record
+
+
+def test_a_format_that_the_user_names_may_leave_ids_out() -> None:
+    record = {"messages": [USER], "prompt_token_ids": [1], "completion_token_ids": [2]}
+    found = parse_record(record, load_format("openai"), Place(Path("x.jsonl"), 1), is_given=True)
+    assert isinstance(found, Conversation)
 
 
 @pytest.mark.parametrize("chosen", FILES.values(), ids=lambda each: each.name)
