@@ -12,7 +12,7 @@ import numpy as np
 from tokscore.rendering.conversations import check_messages, check_objects, shown
 from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.formats import Format, Place
-from tokscore.rendering.formats.fields import flag_array, get, id_array, need, number_array, object_at
+from tokscore.rendering.formats.fields import flag_array, get, id_array, logprob_array, need, object_at
 from tokscore.rendering.rendered import NO_MESSAGE
 from tokscore.rendering.spans import run_spans
 from tokscore.rendering.traces import NO_PARENT, Node, NodeTokens, Trace
@@ -260,7 +260,7 @@ def _logprobs(record: Mapping[str, Any], n_completion: int, n: int, path: str) -
             path=f"{path}.logprobs",
         )
     found = np.full(n, np.nan, np.float32)
-    found[n - len(values) :] = number_array(values, f"{path}.logprobs")
+    found[n - len(values) :] = logprob_array(values, f"{path}.logprobs")
     return found
 
 

@@ -17,9 +17,9 @@ from tokscore.rendering.formats.fields import (
     flag_array,
     get,
     id_array,
+    logprob_array,
     metadata_text,
     need,
-    number_array,
     object_at,
     spread,
 )
@@ -211,7 +211,7 @@ def _logprobs(
     given = get(node, "logprobs", list, path, _NUMBERS) or None
     if given is None:
         return None
-    values = number_array(given, f"{path}.logprobs")
+    values = logprob_array(given, f"{path}.logprobs")
     return spread(values, np.ones(n_ids, bool) if mask is None else mask, f"{path}.logprobs")
 
 

@@ -14,9 +14,9 @@ from tokscore.rendering.formats.fields import (
     flag_array,
     get,
     id_array,
+    logprob_array,
     metadata_text,
     need,
-    number_array,
 )
 from tokscore.rendering.formats.tokens import share_messages, unshared
 from tokscore.rendering.formats.verifiers import openai_message, openai_tools
@@ -221,7 +221,7 @@ def _answer_tokens(tokens: Mapping[str, Any], step: str) -> NodeTokens:
         raise ConversationError(
             f"has {len(given):,} values for {n:,} token ids.", path=f"{path}.completion_logprobs"
         )
-    logprobs = None if given is None else number_array(given, f"{path}.completion_logprobs")
+    logprobs = None if given is None else logprob_array(given, f"{path}.completion_logprobs")
     return NodeTokens(ids, mask.astype(np.int8), logprobs=logprobs)
 
 

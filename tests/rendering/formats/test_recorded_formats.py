@@ -15,7 +15,7 @@ from tokscore.rendering.conversations import Conversation
 from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.formats import Format, Place, detect_format, load_format, parse_record
 from tokscore.rendering.formats.atropos import FORMAT as ATROPOS
-from tokscore.rendering.formats.fields import number_array
+from tokscore.rendering.formats.fields import logprob_array
 from tokscore.rendering.formats.prime_rl import FORMAT as PRIME_RL
 from tokscore.rendering.formats.tokens import FORMAT as TOKENS
 from tokscore.rendering.formats.tokens import tokens_record
@@ -668,10 +668,44 @@ def test_an_input_message_with_an_empty_list_of_ids_is_a_node_without_any() -> N
         parse(VERIFIERS, {"id": "t", "nodes": nodes})
 
 
+@pytest.mark.parametrize(
+    ("name", "where", "path"),
+    [
+        ("verifiers", ["traces", 0, "nodes", 1, "logprobs", 0], "$.traces[0].nodes[1].logprobs[0]"),
+        (
+            "verifiers_results",
+            ["trajectory", 0, "tokens", "completion_logprobs", 0],
+            "$.trajectory[0].tokens.completion_logprobs[0]",
+        ),
+        ("prime_rl", ["inference_logprobs", -1], "$.inference_logprobs["),
+        ("atropos", ["inference_logprobs", 0, -1], "$.inference_logprobs[0]["),
+        ("tokens", ["logprobs", -1], "$.logprobs["),
+    ],
+)
+@pytest.mark.parametrize("value", [0.5, 3, float("nan")])
+def test_a_recorded_logprob_above_zero_is_refused(
+    name: str, where: list[Any], path: str, value: float
+) -> None:
+    chosen = FILES[name]
+    record = json.loads(chosen.example)
+    at: Any = record
+    for key in where[:-1]:
+        at = at[key]
+    at[where[-1]] = value
+    with pytest.raises(ConversationError) as caught:
+        parse(chosen, record)
+    assert caught.value.path.startswith(path)
+
+
+def test_a_logprob_of_minus_infinity_and_one_of_rounding_stay() -> None:
+    found = logprob_array([float("-inf"), 5e-6, None], "$.logprobs")
+    np.testing.assert_array_equal(found, np.array([-np.inf, 5e-6, np.nan], np.float32))
+
+
 @pytest.mark.parametrize("value", [10**400, 1e300, float("inf"), True, "1"])
 def test_a_logprob_that_is_no_number_of_that_size_is_refused(value: object) -> None:
     with pytest.raises(ConversationError, match="expected a number or null"):
-        number_array([value], "$.logprobs")
+        logprob_array([value], "$.logprobs")
 
 
 def test_parents_in_a_cycle_are_refused() -> None:
