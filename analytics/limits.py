@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from tokscore.rendering.budgets import LimitCount, LimitName, Limits, Stop, first_stop
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.errors import UsageError
-from tokscore.rendering.rendered import NO_MESSAGE, RenderedTokens
-from tokscore.rendering.sharing import share
-from tokscore.rendering.spans import run_starts
-from tokscore.rendering.traces import NO_PARENT, Node, NodeTokens, Trace
+from tokscore.rendering.merging import WholeBranch, branch_tree
+from tokscore.rendering.rendered import RenderedTokens
+from tokscore.rendering.traces import Trace
 
 _ASSISTANT = "assistant"
 
@@ -166,34 +165,21 @@ def _trajectories(dataset: Dataset) -> Iterator[tuple[str, list[RenderedTokens]]
 
 
 def as_trace(branches: Sequence[RenderedTokens]) -> Trace:
-    """The branches of one trajectory as a tree without text.
+    """The branches of one trajectory as a tree without text, as `merging.branch_tree` makes it.
 
-    What a branch shares with earlier ones, by its ids from the first on, belongs to the earliest of them; a
-    branch that adds nothing adds no node. An assistant's message in which a model generated something is a
-    turn, which its last tokens end; a generated stop that opens the next message (GLM's `<|user|>`) is one of
-    them.
+    An assistant's message in which a model generated something is a turn, which its last tokens end; a
+    generated stop that opens the next message (GLM's `<|user|>`) is one of them.
 
     Args:
         branches: In the order in which they were made.
     """
-    shared = share([branch.token_ids for branch in branches])
-    ends: dict[int, int] = {}  # the last node of each segment that is in the tree
-    nodes: list[Node] = []
-    for i, branch in enumerate(branches):
-        owners = _owners(branch)
-        turn_stops = _turn_stops(branch, owners)
-        parent = NO_PARENT
-        for segment in shared.segments_of(i):
-            if segment not in ends:
-                first, last = int(shared.starts[segment]), int(shared.stops[segment])
-                starts = (first + run_starts(owners[first:last])).tolist()
-                for start, stop in zip(starts, [*starts[1:], last], strict=True):
-                    tokens = NodeTokens(branch.token_ids[start:stop], branch.sampled_mask[start:stop])
-                    nodes.append(Node(parent, _messages(branch, owners[start]), stop in turn_stops, tokens))
-                    parent = len(nodes) - 1
-                ends[segment] = parent
-            parent = ends[segment]
-    return Trace(nodes)
+    return branch_tree([_whole(branch) for branch in branches])
+
+
+def _whole(branch: RenderedTokens) -> WholeBranch:
+    owners = _owners(branch)
+    said = [({"role": role},) for role in branch.message_roles]
+    return WholeBranch(branch.token_ids, branch.sampled_mask, owners, said, _turn_stops(branch, owners))
 
 
 def _owners(branch: RenderedTokens) -> NDArray[np.int32]:
@@ -205,18 +191,14 @@ def _owners(branch: RenderedTokens) -> NDArray[np.int32]:
     return owners
 
 
-def _turn_stops(branch: RenderedTokens, owners: NDArray[np.int32]) -> set[int]:
+def _turn_stops(branch: RenderedTokens, owners: NDArray[np.int32]) -> frozenset[int]:
     """Where the generated messages end."""
     stops = np.zeros(len(branch.messages) + 1, np.int64)
     stops[owners] = np.arange(1, len(owners) + 1)
     turns = np.unique(owners[branch.sampled_mask == 1])
-    return set(stops[turns[_is_assistant(branch)[turns]]].tolist())
+    return frozenset(stops[turns[_is_assistant(branch)[turns]]].tolist())
 
 
 def _is_assistant(branch: RenderedTokens) -> NDArray[np.bool_]:
     """By message index; the last entry is that of tokens of no message."""
     return np.array([*(role == _ASSISTANT for role in branch.message_roles), False])
-
-
-def _messages(branch: RenderedTokens, owner: int) -> tuple[Mapping[str, str], ...]:
-    return () if owner == NO_MESSAGE else ({"role": branch.message_roles[owner]},)

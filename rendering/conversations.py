@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ _HALF_A_PAIR = re.compile(
 )
 # Ids, roles and names are repeated in the tables, token by token.
 _LONGEST_NAME = 1_000
+_NO_FINITE = re.compile(rb"NaN|Infinity")
 _DROP_HINT = "Mend the line, or drop such lines with --on-error skip."
 # Parts whose type holds one of these words need a processor: image, image_url, input_audio, …
 _MEDIA = ("image", "audio", "video", "file")
@@ -87,6 +89,8 @@ def decode_record(line: bytes) -> dict[str, Any]:  # Any: JSON values
     except RecursionError:
         raise ConversationError("is nested too deeply.") from None
     except msgspec.DecodeError as error:
+        if _NO_FINITE.search(line) and (found := _with_infinities(line)) is not None:
+            return _checked(found)
         if half := _HALF_A_PAIR.search(line):
             raise ConversationError(
                 f"holds {half[0].decode()}, half of a character pair, which is no text; "
@@ -95,6 +99,18 @@ def decode_record(line: bytes) -> dict[str, Any]:  # Any: JSON values
         raise ConversationError(
             f"is not JSON: {error}; expected one JSON object a line.", hint=_DROP_HINT
         ) from error
+    return _checked(record)
+
+
+def _with_infinities(line: bytes) -> object:
+    """The value in a line with NaN or Infinity, which Python's json writes; None without one."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _checked(record: object) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise ConversationError(f"is {kind_of(record)}; expected an object with messages.", hint=_DROP_HINT)
     identifier = record.get("id")

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tokscore.rendering.alignment import common_prefix
 from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.origins import REASONING_FIELDS
 from tokscore.rendering.plan import Line, read_lines
 from tokscore.rendering.recorded import (
     RecordedBranch,
     attribute_recorded,
-    common_prefix,
     has_texts,
     joined_ids,
 )

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from tokscore.rendering.errors import InputError
+from tokscore.rendering.conversations import decode_record
+from tokscore.rendering.errors import ConversationError, InputError
 from tokscore.rendering.joining import batch_pairs
 from tokscore.rendering.manifest import InputFile, Part
 from tokscore.rendering.unpacking import spool, unpacked
@@ -55,12 +56,12 @@ class Line(NamedTuple):
 
 
 class _Record(msgspec.Struct):
-    """The only fields that planning needs."""
+    """The only fields that planning needs, of whatever type: other formats may use the names otherwise."""
 
-    id: str | int | None = None
-    custom_id: str | None = None
-    instance_id: str | None = None
-    group: str | int | None = None
+    id: object = None
+    custom_id: object = None
+    instance_id: object = None
+    group: object = None
 
 
 _RECORD = msgspec.json.Decoder(_Record)
@@ -70,12 +71,20 @@ def _peek(line: bytes) -> _Record:
     try:
         return _RECORD.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _Record()
+        try:
+            found = decode_record(line)  # Python's JSON has infinities
+        except ConversationError:
+            return _Record()
+        return _Record(*(found.get(name) for name in _Record.__struct_fields__))
 
 
 def _own_id(record: _Record, name: str, number: int) -> str:
     """The record's `id`, `custom_id` of a batch or `instance_id` of an agent, otherwise `basename:line`."""
-    given = (record.custom_id, record.id, record.instance_id)
+    given = (
+        record.custom_id if isinstance(record.custom_id, str) else None,
+        record.id if isinstance(record.id, (str, int)) and not isinstance(record.id, bool) else None,
+        record.instance_id if isinstance(record.instance_id, str) else None,
+    )
     return next((str(each) for each in given if each not in (None, "")), f"{name}:{number}")
 
 
@@ -112,7 +121,7 @@ def plan_files(inputs: Sequence[str], *, part_bytes: int = PART_BYTES) -> Plan:
         start = position = 0
         first_line = number = 1
         here: dict[str, str] = {}
-        group: str | int | None = None
+        group: object = None
 
         def close_part(stop: int, index: int = index) -> None:
             parts.append(Part(len(parts), index, start, stop, first_line, dict(here)))  # noqa: B023

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tokscore.rendering.attribution import RunTable, run_table, token_owners
+from tokscore.rendering.alignment import Aligned, Windows, align
 from tokscore.rendering.conversations import Conversation, has_media, tool_names
 from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.origins import REASONING_FIELDS
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MEDIA_STATUS = "media"
 UNALIGNED_STATUS = "unaligned"
 TEXT_STATUS = "rendered_text"
+_ASSISTANT = "assistant"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,8 @@ def attribute_recorded(branch: RecordedBranch, renderer: Renderer) -> Recorded:
 
     Which tokens were sampled is what the record says. Their messages are those of their nodes; fields,
     content, and the messages of nodes that add several, are read off the template's own rendering wherever it
-    has the same text. Elsewhere the source is "recorded", and tokens of a node of several messages belong to
-    none.
+    has the same text. Elsewhere the source is "recorded", and tokens of a node that may hold several messages
+    belong to none, which the status says.
 
     Args:
         branch: With the tokens of all nodes.
@@ -130,10 +131,11 @@ def attribute_recorded(branch: RecordedBranch, renderer: Renderer) -> Recorded:
     is_content = ~is_control & (owners != NO_MESSAGE) if recorded_is_content is None else recorded_is_content
     is_content = is_content.copy()
     text = renderer.tokenizer.text_of(recorded.token_ids)
-    unaligned = recorded.has_several & (owners == NO_MESSAGE)
+    unaligned = recorded.is_open & (owners == NO_MESSAGE)
     encoding = None if text is None else renderer.tokenizer.token_bytes.spans(text, recorded.token_ids)
     if text is not None and encoding is not None and not branch.is_text and has_texts(messages):
-        found = _find_contents(branch.nodes, messages, text, Encoding(recorded.token_ids, *encoding))
+        offsets = Encoding(recorded.token_ids, *encoding)
+        found = _find_contents(branch.nodes, messages, text, offsets, recorded.is_open)
         for each in found if recorded_is_content is None else ():
             has_calls = bool(messages[each.message].get("tool_calls"))  # which stand beside the content
             is_answer = recorded.sampled_mask[each.node] == 1
@@ -141,14 +143,17 @@ def attribute_recorded(branch: RecordedBranch, renderer: Renderer) -> Recorded:
         for each in found:
             is_content[each.start : each.stop] = True
             codes[each.start : each.stop] = _code(sources, each.field)
-        aligned = _align(branch.conversation, renderer, text, Encoding(recorded.token_ids, *encoding))
+        aligned = align(branch.conversation, renderer, text, offsets, recorded.windows)
         if aligned is not None:
-            usable = aligned.is_aligned & _is_plausible(aligned.owners, recorded)
+            usable = aligned.is_aligned & _is_plausible(aligned, recorded.windows)
             owners[usable] = aligned.owners[usable]
             is_content[usable] = aligned.is_content[usable]
             own = np.array([_code(sources, source) for source in aligned.sources], np.int16)
             codes[usable] = own[aligned.source_codes[usable]]
             unaligned &= ~usable
+            if unaligned.any():
+                spaces = [text[a:b].isspace() for a, b in zip(*encoding, strict=True)]
+                _fill(unaligned, owners, recorded, aligned, messages, np.array(spaces))
     names = tool_names(messages)
     controlled = np.bincount(
         owners[is_control & is_content & (owners >= 0)], minlength=len(messages)
@@ -198,19 +203,18 @@ class _Joined(NamedTuple):
         token_ids: int32.
         sampled_mask: int8.
         logprobs: float32, None without any.
-        owners: int32, message of each, -1 without, and where a node adds several.
-        has_several: bool, the node adds several messages.
-        low: int32, first message that may own the token.
-        high: int32, last one.
+        owners: int32, message of each, -1 without, and where the node alone does not tell.
+        is_open: bool, the node alone does not tell: it adds several messages, or holds what the ids before it
+            lack, and the token comes before those that were sampled.
+        windows: Which messages each may belong to.
     """
 
     token_ids: NDArray[np.int32]
     sampled_mask: NDArray[np.int8]
     logprobs: NDArray[np.float32] | None
     owners: NDArray[np.int32]
-    has_several: NDArray[np.bool_]
-    low: NDArray[np.int32]
-    high: NDArray[np.int32]
+    is_open: NDArray[np.bool_]
+    windows: Windows
 
 
 def _join(nodes: Sequence[Node]) -> _Joined:
@@ -222,12 +226,26 @@ def _join(nodes: Sequence[Node]) -> _Joined:
     last_with_ids = np.maximum.accumulate(np.where(lengths > 0, np.arange(len(lengths)), -1))
     before = np.append(-1, last_with_ids[:-1])
     low = np.where(before < 0, 0, (first + n_messages)[before])
-    owners = [
-        np.full(n, start if count == 1 else NO_MESSAGE, np.int32)
-        if each.message_indices is None
-        else each.message_indices.astype(np.int32)
-        for each, n, start, count in zip(tokens, lengths, first, n_messages, strict=True)
-    ]
+    high = first + n_messages - 1
+    # A node without messages behind one of several may hold some of those.
+    holder = np.maximum.accumulate(np.where(n_messages > 0, np.arange(len(lengths)), 0))
+    is_bare = (n_messages == 0) & (n_messages[holder] > 1)
+    low = np.where(is_bare, low[holder], low)
+    owners, is_open = [], []
+    for i, (each, start, count) in enumerate(zip(tokens, first.tolist(), n_messages.tolist(), strict=True)):
+        n = len(each.token_ids)
+        opened = np.zeros(n, bool)
+        if each.message_indices is None and (count > 1 or is_bare[i]):
+            opened[:] = True
+        elif each.message_indices is None and count == 1 and low[i] < start:
+            opened[: int(np.append(np.flatnonzero(each.sampled_mask == 1), n)[0])] = True
+        own = np.full(n, start if count == 1 else NO_MESSAGE, np.int32)
+        owners.append(
+            np.where(opened, NO_MESSAGE, own).astype(np.int32)
+            if each.message_indices is None
+            else each.message_indices.astype(np.int32)
+        )
+        is_open.append(opened)
     logprobs = None
     if any(each.logprobs is not None for each in tokens):
         logprobs = np.concatenate(
@@ -236,14 +254,14 @@ def _join(nodes: Sequence[Node]) -> _Joined:
                 for each in tokens
             ]
         )
+    windows = (np.repeat(column, lengths).astype(np.int32) for column in (np.arange(len(lengths)), low, high))
     return _Joined(
         np.concatenate([each.token_ids for each in tokens]),
         np.concatenate([each.sampled_mask for each in tokens]),
         logprobs,
         np.concatenate(owners),
-        np.repeat(n_messages > 1, lengths),
-        np.repeat(low, lengths).astype(np.int32),
-        np.repeat(first + n_messages - 1, lengths).astype(np.int32),
+        np.concatenate(is_open),
+        Windows(*windows),
     )
 
 
@@ -252,11 +270,55 @@ def joined_ids(nodes: Sequence[Node]) -> NDArray[np.int32]:
     return np.concatenate([node.tokens.token_ids for node in nodes if node.tokens is not None])
 
 
-def _is_plausible(aligned: NDArray[np.int32], recorded: _Joined) -> NDArray[np.bool_]:
-    """Whether the template's owner of a token can be meant: one of its node, the next answer, or nobody."""
-    inside = (aligned >= recorded.low) & (aligned <= recorded.high + 1)
-    plausible: NDArray[np.bool_] = inside | (aligned == NO_MESSAGE)
+def _is_plausible(aligned: Aligned, windows: Windows) -> NDArray[np.bool_]:
+    """Whether the template's owner of a token can be meant.
+
+    That is one of its node, the next answer, nobody, or a message of whose own words the node holds some.
+    """
+    owners = aligned.owners
+    plausible: NDArray[np.bool_] = (owners >= windows.low) & (owners <= windows.high + 1)
+    plausible |= owners == NO_MESSAGE
+    if not plausible[aligned.is_aligned].all():
+        keys = windows.nodes * (int(owners.max()) + 2) + owners
+        plausible |= np.isin(keys, keys[aligned.is_aligned & aligned.is_content])
     return plausible
+
+
+def _fill(
+    unaligned: NDArray[np.bool_],
+    owners: NDArray[np.int32],
+    recorded: _Joined,
+    aligned: Aligned,
+    messages: Sequence[Mapping[str, Any]],  # Any: JSON values
+    is_space: NDArray[np.bool_],
+) -> None:
+    """Give unaligned tokens to the one message that they can be of.
+
+    Messages come in order, and those that were found as the template prints them have no more tokens. White
+    space goes to the message behind it.
+    """
+    windows = recorded.windows
+    nodes = windows.nodes
+    is_first = unaligned & np.append(True, ~unaligned[:-1] | (nodes[1:] != nodes[:-1]))
+    for start in np.flatnonzero(is_first).tolist():
+        differs = ~unaligned[start:] | (nodes[start:] != nodes[start])
+        stop = start + int(np.append(np.flatnonzero(differs), len(differs))[0])
+        left, right = int(windows.low[start]) - 1, int(windows.high[start]) + 1
+        done = {left, right} | aligned.whole
+        if start and nodes[start - 1] == nodes[start] and owners[start - 1] != NO_MESSAGE:
+            left = int(owners[start - 1])
+        if stop < len(nodes) and nodes[stop] == nodes[start] and owners[stop] != NO_MESSAGE:
+            right = int(owners[stop])
+        possible = {left} if left == right else set(range(left, right + 1)) - done
+        if is_space[start:stop].all():
+            possible = {right if right <= windows.high[start] else left}
+        if len(possible) != 1:
+            continue
+        (owner,) = possible
+        is_sampled = (recorded.sampled_mask[start:stop] == 1).any()
+        if 0 <= owner < len(messages) and (not is_sampled or messages[owner]["role"] == _ASSISTANT):
+            owners[start:stop] = owner
+            unaligned[start:stop] = False
 
 
 def _check_ids(token_ids: NDArray[np.int32], tokenizer: ChatTokenizer) -> None:
@@ -296,13 +358,15 @@ def _find_contents(
     messages: Sequence[Mapping[str, Any]],  # Any: JSON values
     text: str,
     encoding: Encoding,
+    is_open: NDArray[np.bool_],
 ) -> list[_Found]:
-    """Where nodes of one message hold the text of its fields word for word."""
+    """Where nodes of one message hold the text of its fields word for word, behind what others may own."""
     found, token, message = [], 0, 0
     for node in nodes:
         n_tokens = 0 if node.tokens is None else len(node.tokens.token_ids)
-        if len(node.messages) == 1 and n_tokens:
-            low = int(encoding.starts[token])
+        n_open = int(is_open[token : token + n_tokens].sum())
+        if len(node.messages) == 1 and n_open < n_tokens:
+            low = int(encoding.starts[token + n_open])
             high = int(encoding.stops[token + n_tokens - 1])
             for field in ("content", *REASONING_FIELDS):
                 value = messages[message].get(field)
@@ -316,59 +380,3 @@ def _find_contents(
         token += n_tokens
         message += len(node.messages)
     return found
-
-
-class _Aligned(NamedTuple):
-    """What the template's rendering says of each recorded token; arrays of shape [tokens]."""
-
-    is_aligned: NDArray[np.bool_]
-    owners: NDArray[np.int32]
-    is_content: NDArray[np.bool_]
-    source_codes: NDArray[np.int16]
-    sources: tuple[str, ...]
-
-
-def _align(conversation: Conversation, renderer: Renderer, text: str, encoding: Encoding) -> _Aligned | None:
-    """The template's owners for the text that both have at the start and at the end."""
-    if has_media(conversation.messages):
-        return None
-    try:
-        printed = renderer.with_generation_prompt(False).print(conversation, 0)
-    except ConversationError:
-        return None  # the template refuses what was recorded under another
-    runs: RunTable = run_table(printed.rendered.runs)
-    theirs = printed.rendered.text
-    n_start = common_prefix(text, theirs)
-    n_end = common_suffix(text[n_start:], theirs[n_start:])
-    moved = len(theirs) - len(text)
-    at_start, at_end = encoding.stops <= n_start, encoding.starts >= len(text) - n_end
-    is_aligned = (at_start | at_end) & (encoding.stops > encoding.starts)
-    if not is_aligned.any():
-        return None
-    shift = np.where(at_start, 0, moved)
-    last = max(len(theirs) - 1, 0)
-    starts = np.where(is_aligned, encoding.starts + shift, last)
-    stops = np.where(is_aligned, encoding.stops + shift, last)
-    owners = token_owners(runs, Encoding(encoding.token_ids, starts, stops))
-    return _Aligned(
-        is_aligned, owners.message_indices, owners.is_content, owners.source_codes, tuple(runs.sources)
-    )
-
-
-def common_prefix(left: str, right: str) -> int:
-    """Number of characters that two texts share at their start."""
-    low, high = 0, min(len(left), len(right))
-    if left[:high] == right[:high]:
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def common_suffix(left: str, right: str) -> int:
-    """Number of characters that two texts share at their end."""
-    return common_prefix(left[::-1], right[::-1])

@@ -45,6 +45,7 @@ class Records:
         """
         self.plan = plan
         self.format = load_format(input_format or _find_format(plan))
+        self._is_given = input_format is not None
 
     def read(self, line: Line, part: Part) -> Trace | Conversation:
         """The record in one line.
@@ -53,7 +54,7 @@ class Records:
             ConversationError: It cannot be used.
         """
         place = Place(self.plan.places[part.file], line.number)
-        return parse_record(decode_record(line.content), self.format, place)
+        return parse_record(decode_record(line.content), self.format, place, is_given=self._is_given)
 
     def traces(self) -> Iterator[TraceRecord | FailedConversation]:
         """All records in the order of the input."""

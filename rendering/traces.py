@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -105,30 +105,6 @@ class Trace:
                 at = self.nodes[at].parent
             found.append(tuple(reversed(path)))
         return tuple(found)
-
-
-def merged(trace: Trace) -> Trace:
-    """The same trajectory with equal beginnings of its branches as one node each.
-
-    Formats that list whole branches repeat what these have in common. Nodes are equal by their ids and mask;
-    those without ids stay as they are.
-    """
-    if trace.is_linear:
-        return trace
-    nodes: list[Node] = []
-    place: list[int] = []
-    known: dict[tuple[int, bytes, bytes], int] = {}
-    for node in trace.nodes:
-        parent = NO_PARENT if node.parent == NO_PARENT else place[node.parent]
-        if node.tokens is not None and len(node.tokens.token_ids):
-            key = parent, node.tokens.token_ids.tobytes(), node.tokens.sampled_mask.tobytes()
-            if key in known:
-                place.append(known[key])
-                continue
-            known[key] = len(nodes)
-        place.append(len(nodes))
-        nodes.append(node._replace(parent=parent))
-    return replace(trace, nodes=nodes)
 
 
 def linear(nodes: Sequence[Node]) -> list[Node]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import codecs
+import json
+import math
 import mmap
 import re
 import shutil
@@ -17,6 +19,7 @@ import msgspec
 from tokscore.rendering.errors import InputError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from _typeshed import SupportsRead
 
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -96,7 +99,8 @@ def _from_parquet(path: Path, name: str) -> Path:
     def write(copy: BinaryIO) -> None:
         with pq.ParquetFile(path) as table:
             for batch in table.iter_batches(_BATCH_ROWS):
-                copy.writelines(_encoded(row) for row in batch.to_pylist())
+                encode = _encoded if all(map(_is_finite, batch.columns)) else _encoded_with_infinities
+                copy.writelines(encode(row) for row in batch.to_pylist())
 
     try:
         return temporary_copy(write)
@@ -104,9 +108,31 @@ def _from_parquet(path: Path, name: str) -> Path:
         raise InputError(f"{name} is damaged: {error}; expected a Parquet file.") from error
 
 
+def _is_finite(column: pa.Array) -> bool:
+    """Whether it holds no NaN and no infinity, at any depth."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_struct(column.type):
+        return all(map(_is_finite, column.flatten()))
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        return _is_finite(column.flatten())
+    if not pa.types.is_floating(column.type):
+        return True
+    return pc.all(pc.is_finite(column)).as_py() is not False
+
+
 def _encoded(row: Mapping[str, object]) -> bytes:
     # Columns of other types than JSON has, such as durations, are no part of a conversation.
     return msgspec.json.encode(row, enc_hook=str) + b"\n"
+
+
+def _encoded_with_infinities(row: Mapping[str, object]) -> bytes:
+    """As Python's json writes what JSON lacks; NaN alone in a column stands for no value, as in pandas."""
+    found = {
+        key: None if isinstance(value, float) and math.isnan(value) else value for key, value in row.items()
+    }
+    return json.dumps(found, default=str).encode() + b"\n"
 
 
 def _from_json(content: mmap.mmap) -> Path | None:

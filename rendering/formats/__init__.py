@@ -53,6 +53,7 @@ class Format:
         has_branches: One record can hold several branches.
         example: One record as a line of JSON.
         matches: Whether a first record looks like this format.
+        holds_ids: Whether a record carries token ids in the fields of this format; never without any.
         parse: The trajectory in one record; raises ConversationError with the JSON path, what was found and
             what was expected.
     """
@@ -65,6 +66,7 @@ class Format:
     example: str
     matches: Callable[[Mapping[str, Any]], bool]  # Any: JSON values
     parse: Callable[[Mapping[str, Any], Place], Trace | Conversation]  # Any: JSON values
+    holds_ids: Callable[[Mapping[str, Any]], bool] = lambda _record: False  # Any: JSON values
 
 
 @lru_cache
@@ -83,25 +85,57 @@ def load_format(name: str) -> Format:
 
 
 def detect_format(record: Mapping[str, Any]) -> Format | None:  # Any: JSON values
-    """The format that a record looks like, None where it looks like none."""
+    """The format that a record looks like, None where it looks like none; one whose ids it has goes first."""
+    with_ids = _format_of_ids(record)
+    if with_ids is not None:
+        return with_ids
     formats = (load_format(name) for name in FORMATS)
     return next((each for each in formats if each.matches(record)), None)
 
 
+# A record without any of them has no ids.
+_ID_FIELDS = frozenset(
+    {"traces", "nodes", "trajectory", "response", "token_ids", "tokens", "prompt_token_ids", "branches"}
+)
+
+
+def _format_of_ids(record: Mapping[str, Any]) -> Format | None:  # Any: JSON values
+    if _ID_FIELDS.isdisjoint(record):
+        return None
+    formats = (load_format(name) for name in FORMATS)
+    return next((each for each in formats if each.holds_ids(record)), None)
+
+
 def parse_record(
-    record: Mapping[str, Any], chosen: Format, place: Place
+    record: Mapping[str, Any], chosen: Format, place: Place, *, is_given: bool = False
 ) -> Trace | Conversation:  # Any: JSON
     """The trajectory in a record of the chosen format.
 
+    Args:
+        record: A JSON object.
+        chosen: The format.
+        place: Where the record was read.
+        is_given: The user named the format, so that token ids which it does not have are left out on purpose.
+
     Raises:
-        ConversationError: It cannot be used, or is of another format.
+        ConversationError: It cannot be used, is of another format, or carries token ids that the chosen one
+            would not read.
     """
-    if not chosen.matches(record):
+    if not chosen.matches(record) and not chosen.holds_ids(record):
         other = detect_format(record)
         if other is not None and other is not chosen:
             raise ConversationError(
                 f"looks like the format {other.name}, and the records before it like {chosen.name}; "
                 "expected one format a run.",
                 hint=f"Give the files one by one, or --input-format {other.name}.",
+            )
+    elif not is_given and not _ID_FIELDS.isdisjoint(record) and not chosen.holds_ids(record):
+        other = _format_of_ids(record)
+        if other is not None:
+            raise ConversationError(
+                f"carries token ids in the format {other.name}, and the records before it look like "
+                f"{chosen.name}, which would leave them out; expected one format a run.",
+                hint=f"Give the files one by one, or --input-format {other.name}; "
+                f"--input-format {chosen.name} renders the messages instead.",
             )
     return chosen.parse(record, place)

@@ -10,7 +10,7 @@ import numpy as np
 from tokscore.rendering.conversations import check_messages, kind_of, shown
 from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.formats import Format, Place
-from tokscore.rendering.formats.fields import get, id_array, metadata_text, need, number_array
+from tokscore.rendering.formats.fields import get, id_array, logprob_array, metadata_text, need
 from tokscore.rendering.formats.tokens import mask_nodes, shifted
 from tokscore.rendering.traces import Node, NodeTokens, Trace
 
@@ -96,10 +96,14 @@ def _tokens(given: object, mask: object, logprobs: object, branch: int) -> NodeT
 def _logprobs(given: Sequence[Any], sampled: NDArray[np.bool_], path: str) -> NDArray[np.float32]:
     if len(given) != len(sampled):
         raise ConversationError(f"has {len(given):,} values for {len(sampled):,} token ids.", path=path)
-    values = number_array(given, path)
     # Atropos writes 1.0, no logprob, for the tokens of a prompt; some environments write 0.
-    values[(values > 0) | (~sampled & (values == 0))] = np.nan
-    return values
+    return logprob_array(
+        [
+            None if not own and isinstance(value, (int, float)) and value >= 0 else value
+            for value, own in zip(given, sampled.tolist(), strict=True)
+        ],
+        path,
+    )
 
 
 def _list(value: object, path: str) -> list[Any]:
@@ -119,4 +123,5 @@ FORMAT = Format(
     '"inference_logprobs": [[1.0, 1.0, -0.5, -0.25]], "scores": [1.0]}',
     matches=_matches,
     parse=_parse,
+    holds_ids=_matches,
 )

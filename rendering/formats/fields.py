@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _LARGEST_ID = 2**31 - 1
+_ROUNDING = 1e-5  # by which a logprob close to 0 can be above it
 _LARGEST_NUMBER = float(np.finfo(np.float32).max)
 
 
@@ -92,17 +94,26 @@ def flag_array(values: Sequence[object], n_ids: int, path: str) -> NDArray[np.bo
     return np.array(values, bool)
 
 
-def number_array(values: Sequence[object], path: str) -> NDArray[np.float32]:
-    """Numbers, float32; null becomes NaN.
+def logprob_array(values: Sequence[object], path: str) -> NDArray[np.float32]:
+    """Logprobs in nats, float32; null becomes NaN, minus infinity stays.
 
     Raises:
-        ConversationError: One of them is no number.
+        ConversationError: One of them is no number, or above 0 by more than rounding explains.
     """
     for i, value in enumerate(values):
-        if value is None:
+        if value is None or value == -math.inf:
             continue
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or abs(value) > _LARGEST_NUMBER:
-            raise ConversationError(f"is {shown(value)}; expected a number or null.", path=f"{path}[{i}]")
+        if (
+            not isinstance(value, (int, float))
+            or isinstance(value, bool)
+            or not abs(value) <= _LARGEST_NUMBER
+        ):
+            found = "NaN" if isinstance(value, float) and math.isnan(value) else shown(value)
+            raise ConversationError(f"is {found}; expected a number or null.", path=f"{path}[{i}]")
+        if value > _ROUNDING:
+            raise ConversationError(
+                f"is {shown(value)}; expected a logprob, which is at most 0.", path=f"{path}[{i}]"
+            )
     return np.array([np.nan if value is None else value for value in values], np.float32)
 
 

@@ -17,7 +17,7 @@ from tokscore.rendering.conversations import (
 )
 from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.formats import Format, Place
-from tokscore.rendering.formats.fields import get, id_array, metadata_text, need, number_array, object_at
+from tokscore.rendering.formats.fields import get, id_array, logprob_array, metadata_text, need, object_at
 from tokscore.rendering.traces import NO_PARENT, Node, NodeTokens, Trace, Usage
 
 if TYPE_CHECKING:
@@ -46,6 +46,15 @@ class _Answers(NamedTuple):
 def _matches(record: Mapping[str, Any]) -> bool:
     return "custom_id" in record and any(
         isinstance(record.get(key), dict) for key in ("body", "request", "response", "error")
+    )
+
+
+def _holds_ids(record: Mapping[str, Any]) -> bool:
+    response = record.get("response")
+    body = response.get("body") if isinstance(response, dict) else None
+    choices = body.get("choices") if isinstance(body, dict) else None
+    return isinstance(choices, list) and any(
+        isinstance(choice, dict) and choice.get("token_ids") is not None for choice in choices
     )
 
 
@@ -159,7 +168,7 @@ def _prompt_logprobs(given: Sequence[Any], token_ids: Sequence[int], path: str) 
         if own is None:
             raise ConversationError(f"has no logprob of its token id {token_id}.", path=f"{path}[{i}]")
         values.append(_logprob(own, f"{path}[{i}].{token_id}"))
-    return number_array(values, path)
+    return logprob_array(values, path)
 
 
 def _logprob(value: object, path: str) -> object:
@@ -210,7 +219,7 @@ def _tokens(choice: Mapping[str, Any], path: str) -> NodeTokens:
     if len(content) != len(ids):
         raise ConversationError(f"has {len(content):,} values for {len(ids):,} token ids.", path=path)
     values = [_logprob(each, f"{path}[{i}]") for i, each in enumerate(content)]
-    return tokens._replace(logprobs=number_array(values, path))
+    return tokens._replace(logprobs=logprob_array(values, path))
 
 
 def _usage(answers: _Answers) -> Usage | None:
@@ -246,4 +255,5 @@ FORMAT = Format(
     '"messages": [{"role": "user", "content": "Hi"}]}}',
     matches=_matches,
     parse=_parse,
+    holds_ids=_holds_ids,
 )

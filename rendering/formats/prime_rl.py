@@ -14,9 +14,9 @@ from tokscore.rendering.formats.fields import (
     flag_array,
     get,
     id_array,
+    logprob_array,
     metadata_text,
     need,
-    number_array,
     spread,
 )
 from tokscore.rendering.formats.tokens import mask_nodes
@@ -76,7 +76,7 @@ def _logprobs(record: Mapping[str, Any], mask: NDArray[np.bool_]) -> NDArray[np.
             "loss_mask is true.",
             path=path,
         )
-    values = number_array(given, path)
+    values = logprob_array(given, path)
     if len(values) < len(mask):
         return spread(values, mask, path)
     # The exporter fills what no model sampled with zeros.
@@ -94,4 +94,5 @@ FORMAT = Format(
     '"inference_logprobs": [0.0, 0.0, -0.5, -0.25]}',
     matches=_matches,
     parse=_parse,
+    holds_ids=_matches,
 )

@@ -12,7 +12,7 @@ import numpy as np
 from tokscore.rendering.conversations import check_messages, check_objects, shown
 from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.formats import Format, Place
-from tokscore.rendering.formats.fields import flag_array, get, id_array, need, number_array, object_at
+from tokscore.rendering.formats.fields import flag_array, get, id_array, logprob_array, need, object_at
 from tokscore.rendering.rendered import NO_MESSAGE
 from tokscore.rendering.spans import run_spans
 from tokscore.rendering.traces import NO_PARENT, Node, NodeTokens, Trace
@@ -41,16 +41,18 @@ def mask_nodes(tokens: NodeTokens, messages: Sequence[Mapping[str, Any]] | None)
 
     Args:
         tokens: All ids of the branch, at least one.
-        messages: What was said, None where it is not recorded. They are given to the runs where as many are
-            of the assistant as there are sampled runs; otherwise sampled runs get the role alone.
+        messages: What was said, None where it is not recorded: sampled runs get the role alone then. They are
+            given to the runs where as many are of the assistant as there are sampled runs; otherwise the
+            first node has them all, so that the template's rendering tells whose the ids are.
 
     Returns:
         Nodes in a row, the first a root; sampled runs are turns.
     """
     spans = run_spans(tokens.sampled_mask).tolist()
     is_sampled = [bool(tokens.sampled_mask[start] == 1) for start, _ in spans]
-    shares = share_messages(messages, is_sampled) if messages else None
-    if shares is None:
+    if messages:
+        shares = share_messages(messages, is_sampled) or unshared(messages, len(spans))
+    else:
         shares = [Share(({"role": _ASSISTANT},) if each else (), i) for i, each in enumerate(is_sampled)]
     nodes: list[Node] = []
     at = 0
@@ -109,6 +111,11 @@ def share_messages(
     if first < len(messages):
         shares.append(Share(tuple(messages[first:]), None))
     return shares
+
+
+def unshared(messages: Sequence[Mapping[str, Any]], n_steps: int) -> list[Share]:  # Any: JSON values
+    """All messages for the first of the steps, of which it cannot be told whose they are."""
+    return [Share(tuple(messages) if step == 0 else (), step) for step in range(n_steps)]
 
 
 def shifted(nodes: Sequence[Node], n_before: int) -> list[Node]:
@@ -253,7 +260,7 @@ def _logprobs(record: Mapping[str, Any], n_completion: int, n: int, path: str) -
             path=f"{path}.logprobs",
         )
     found = np.full(n, np.nan, np.float32)
-    found[n - len(values) :] = number_array(values, f"{path}.logprobs")
+    found[n - len(values) :] = logprob_array(values, f"{path}.logprobs")
     return found
 
 
@@ -377,4 +384,5 @@ FORMAT = Format(
     '"roles": [["user", 3], ["assistant", 2]], "logprobs": [-0.5, -0.25]}',
     matches=_matches,
     parse=_parse,
+    holds_ids=_matches,
 )

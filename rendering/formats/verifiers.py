@@ -17,9 +17,9 @@ from tokscore.rendering.formats.fields import (
     flag_array,
     get,
     id_array,
+    logprob_array,
     metadata_text,
     need,
-    number_array,
     object_at,
     spread,
 )
@@ -100,6 +100,16 @@ def _matches(record: Mapping[str, Any]) -> bool:
     nodes = record.get("nodes")
     first = nodes[0] if isinstance(nodes, list) and nodes else None
     return isinstance(first, dict) and "message" in first
+
+
+def _holds_ids(record: Mapping[str, Any]) -> bool:
+    traces = record.get("traces") if "nodes" not in record else [record]
+    return isinstance(traces, list) and any(
+        isinstance(node, dict) and bool(node.get("token_ids"))
+        for trace in traces
+        if isinstance(trace, dict) and isinstance(trace.get("nodes"), list)
+        for node in trace["nodes"]
+    )
 
 
 def _parse(record: Mapping[str, Any], place: Place) -> Trace:
@@ -201,7 +211,7 @@ def _logprobs(
     given = get(node, "logprobs", list, path, _NUMBERS) or None
     if given is None:
         return None
-    values = number_array(given, f"{path}.logprobs")
+    values = logprob_array(given, f"{path}.logprobs")
     return spread(values, np.ones(n_ids, bool) if mask is None else mask, f"{path}.logprobs")
 
 
@@ -263,4 +273,5 @@ FORMAT = Format(
     '"logprobs": [-0.5, -0.25]}]}]}',
     matches=_matches,
     parse=_parse,
+    holds_ids=_holds_ids,
 )

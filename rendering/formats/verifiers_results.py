@@ -14,11 +14,11 @@ from tokscore.rendering.formats.fields import (
     flag_array,
     get,
     id_array,
+    logprob_array,
     metadata_text,
     need,
-    number_array,
 )
-from tokscore.rendering.formats.tokens import share_messages
+from tokscore.rendering.formats.tokens import share_messages, unshared
 from tokscore.rendering.formats.verifiers import openai_message, openai_tools
 from tokscore.rendering.traces import NO_PARENT, Node, NodeTokens, Trace, linear
 
@@ -87,6 +87,14 @@ def _matches(record: Mapping[str, Any]) -> bool:
         "prompt" in record
         and "completion" in record
         and (is_result or "example_id" in record or isinstance(record.get("trajectory"), list))
+    )
+
+
+def _holds_ids(record: Mapping[str, Any]) -> bool:
+    steps = record.get("trajectory")
+    return isinstance(steps, list) and any(
+        isinstance(step, dict) and isinstance(tokens := step.get("tokens"), dict) and "prompt_ids" in tokens
+        for step in steps
     )
 
 
@@ -168,12 +176,17 @@ def _step_nodes(
 
 
 def _with_messages(nodes: list[Node], completion: Sequence[Mapping[str, Any]]) -> list[Node]:
-    """The nodes with the messages behind the prompt, as they were where it cannot be told whose they are."""
+    """The nodes with the messages behind the prompt; the first has them all where it cannot be told whose.
+
+    Of several branches, only the prompt is known.
+    """
     n_before = 0 if nodes[0].is_sampled else 1
-    is_linear = all(node.parent == i - 1 for i, node in enumerate(nodes))
-    shares = share_messages(completion, [node.is_sampled for node in nodes[n_before:]]) if is_linear else None
-    if shares is None:
+    if not all(node.parent == i - 1 for i, node in enumerate(nodes)):
         return nodes
+    shares = share_messages(completion, [node.is_sampled for node in nodes[n_before:]])
+    if shares is None:
+        said = [*(nodes[0].messages if n_before else ()), *completion]
+        shares, n_before = unshared(said, len(nodes)), 0
     no_ids = NodeTokens(np.zeros(0, np.int32), np.zeros(0, np.int8))
     return linear(
         [
@@ -208,7 +221,7 @@ def _answer_tokens(tokens: Mapping[str, Any], step: str) -> NodeTokens:
         raise ConversationError(
             f"has {len(given):,} values for {n:,} token ids.", path=f"{path}.completion_logprobs"
         )
-    logprobs = None if given is None else number_array(given, f"{path}.completion_logprobs")
+    logprobs = None if given is None else logprob_array(given, f"{path}.completion_logprobs")
     return NodeTokens(ids, mask.astype(np.int8), logprobs=logprobs)
 
 
@@ -225,4 +238,5 @@ FORMAT = Format(
     "[-0.5, -0.25]}}]}",
     matches=_matches,
     parse=_parse,
+    holds_ids=_holds_ids,
 )

@@ -186,14 +186,14 @@ def test_the_tree_of_branches_holds_their_tokens() -> None:
     assert trace_counts(trace).total == 7 + 2 + 2 + 3
 
 
-def test_equal_branches_are_one() -> None:
+def test_equal_branches_add_no_tokens() -> None:
     assert trace_counts(as_trace([FORKED[1]] * 3)) == trace_counts(as_trace(FORKED[1:]))
 
 
-def test_a_branch_that_begins_an_earlier_one_adds_nothing() -> None:
+def test_a_branch_that_begins_an_earlier_one_adds_a_turn_without_tokens() -> None:
     begun = tokens(QUESTION, ("assistant", [4, 5], 1))
     assert trace_counts(as_trace([*FORKED, begun])) == trace_counts(as_trace(FORKED))
-    assert sum(node.is_sampled for node in as_trace([*FORKED, begun]).nodes) == 3
+    assert sum(node.is_sampled for node in as_trace([*FORKED, begun]).nodes) == 4
 
 
 def test_a_generated_stop_that_opens_the_next_message_ends_the_turn() -> None:

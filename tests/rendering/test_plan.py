@@ -27,6 +27,23 @@ def test_a_record_without_id_is_named_by_file_and_line(tmp_path: Path) -> None:
     assert ids(path) == ["x", "c.jsonl:3", "7", "c.jsonl:5"]
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        '"group": {"x": 1}',
+        '"group": 1.5',
+        '"instance_id": 5',
+        '"custom_id": 7',
+        '"logprobs": [-Infinity, NaN]',
+    ],
+)
+def test_a_record_keeps_its_id_whatever_the_other_fields_hold(tmp_path: Path, field: str) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"id": "own", ' + field + "}\n")
+    plan = plan_files([str(path)])
+    assert [line.conversation_id for line in read_lines(plan, plan.parts[0])] == ["own"]
+
+
 def test_repeated_ids_are_numbered(tmp_path: Path) -> None:
     path = write(tmp_path / "c.jsonl", *['{"id": "x"}'] * 3, '{"id": "x#2"}')
     assert ids(path) == ["x", "x#2", "x#3", "x#2#2"]

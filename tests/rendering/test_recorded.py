@@ -16,8 +16,6 @@ from tokscore.rendering.recorded import (
     RecordedBranch,
     attribute_recorded,
     branch_items,
-    common_prefix,
-    common_suffix,
 )
 from tokscore.rendering.rendered import MessageFlag
 from tokscore.rendering.traces import Node, NodeTokens, Trace, linear
@@ -265,15 +263,6 @@ class TestDrift:
         found = find_drift(branch([node(refusing, "Hi", {"role": "user", "content": "Hi"})]), refusing)
         assert found.kind is DriftKind.REFUSED
         assert "no" in found.rendered
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "start", "end"),
-    [("", "a", 0, 0), ("abc", "abd", 2, 0), ("abc", "abc", 3, 3), ("xbc", "ybc", 0, 2), ("ab", "abab", 2, 2)],
-)
-def test_common_ends(left: str, right: str, start: int, end: int) -> None:
-    assert common_prefix(left, right) == start
-    assert common_suffix(left, right) == end
 
 
 def test_ids_of_messages_that_were_not_told_apart_go_to_their_messages(renderer: Renderer) -> None:

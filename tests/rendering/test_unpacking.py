@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokscore.rendering.conversations import decode_record
 from tokscore.rendering.errors import InputError
 from tokscore.rendering.joining import Source, batch_pairs, joined
 from tokscore.rendering.unpacking import spool, unpacked
@@ -197,6 +199,14 @@ def test_null_columns_of_a_parquet_file_are_null(tmp_path: Path) -> None:
     pq.write_table(pa.table({"prompt": ["Hi", None], "ids": [[1, 2], None]}), path)
     found = unpacked(path, "table.parquet").read_bytes().splitlines()
     assert found == [b'{"prompt":"Hi","ids":[1,2]}', b'{"prompt":null,"ids":null}']
+
+
+def test_infinities_of_a_parquet_file_stay(tmp_path: Path) -> None:
+    nested = [{"tokens": {"completion_logprobs": [-math.inf, -0.5]}}]
+    rows = [{"logprobs": [-math.inf, -1.0], "steps": nested, "reward": math.nan}]
+    path = tmp_path / "table.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    assert decode_record(unpacked(path, "table.parquet").read_bytes()) == {**rows[0], "reward": None}
 
 
 def test_damaged_parquet_file_is_named(tmp_path: Path) -> None:

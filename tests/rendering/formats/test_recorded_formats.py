@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from tokscore.rendering.conversations import Conversation
 from tokscore.rendering.errors import ConversationError
-from tokscore.rendering.formats import Format, Place
+from tokscore.rendering.formats import Format, Place, detect_format, load_format, parse_record
 from tokscore.rendering.formats.atropos import FORMAT as ATROPOS
-from tokscore.rendering.formats.fields import number_array
+from tokscore.rendering.formats.fields import logprob_array
 from tokscore.rendering.formats.prime_rl import FORMAT as PRIME_RL
 from tokscore.rendering.formats.tokens import FORMAT as TOKENS
 from tokscore.rendering.formats.tokens import tokens_record
@@ -95,6 +97,41 @@ def changed(name: str, line: int, where: list[Any], value: object) -> dict[str, 
 def test_every_record_of_a_format_matches_it_alone(name: str) -> None:
     for record in records(name):
         assert [each.name for each in FILES.values() if each.matches(record)] == [FILES[name].name]
+
+
+USER = {"role": "user", "content": "Hi"}
+ANSWER = {"role": "assistant", "content": "Hello!"}
+LOOSE: Sequence[dict[str, Any]] = (
+    {"messages": [USER]},
+    {"prompt": [USER], "completion": [ANSWER]},
+    {"prompt": [USER], "completion": [ANSWER], "reward": 1.0},
+    {"conversations": [{"from": "human", "value": "Hi"}]},
+    {"input": "a", "output": "b", "score": 1.0},
+    {"messages": [USER], "info": {"exit_status": "x"}},
+    {"custom_id": "a", "body": {"messages": [USER]}},
+    {"prompt_token_ids": [1], "completion_token_ids": [2]},
+)
+
+
+@pytest.mark.parametrize("strict", FILES.values(), ids=lambda each: each.name)
+@pytest.mark.parametrize("loose", LOOSE, ids=lambda each: "-".join(each))
+def test_ids_of_one_format_are_never_left_out_by_another(strict: Format, loose: dict[str, Any]) -> None:
+    chosen = detect_format(loose)
+    assert chosen is not None
+    record = {**loose, **json.loads(strict.example)}
+    if chosen.holds_ids(record):
+        return  # its own ids are read
+    with pytest.raises(ConversationError) as caught:
+        parse_record(record, chosen, Place(Path("x.jsonl"), 2))
+    assert strict.name in caught.value.reason
+    assert chosen.name in caught.value.reason
+    assert detect_format(record) is not chosen  # nor where it is the first record
+
+
+def test_a_format_that_the_user_names_may_leave_ids_out() -> None:
+    record = {"messages": [USER], "prompt_token_ids": [1], "completion_token_ids": [2]}
+    found = parse_record(record, load_format("openai"), Place(Path("x.jsonl"), 1), is_given=True)
+    assert isinstance(found, Conversation)
 
 
 @pytest.mark.parametrize("chosen", FILES.values(), ids=lambda each: each.name)
@@ -401,8 +438,10 @@ def test_atropos_shares_messages_among_the_runs_of_the_mask() -> None:
     ]
 
 
-def test_atropos_messages_that_do_not_fit_the_mask_leave_roles_alone() -> None:
-    assert messages(read("atropos", 2)) == [{"role": "assistant"}]
+def test_atropos_messages_that_do_not_fit_the_mask_are_kept_for_the_template_to_divide() -> None:
+    trace = read("atropos", 2)
+    assert messages(trace) == records("atropos")[2]["messages"][0]
+    assert [len(trace.nodes[i].messages) for i in trace.branches[0]][1:] == [0] * (len(trace.branches[0]) - 1)
 
 
 def test_messages_without_a_run_of_the_mask_are_nodes_without_ids() -> None:
@@ -629,10 +668,44 @@ def test_an_input_message_with_an_empty_list_of_ids_is_a_node_without_any() -> N
         parse(VERIFIERS, {"id": "t", "nodes": nodes})
 
 
+@pytest.mark.parametrize(
+    ("name", "where", "path"),
+    [
+        ("verifiers", ["traces", 0, "nodes", 1, "logprobs", 0], "$.traces[0].nodes[1].logprobs[0]"),
+        (
+            "verifiers_results",
+            ["trajectory", 0, "tokens", "completion_logprobs", 0],
+            "$.trajectory[0].tokens.completion_logprobs[0]",
+        ),
+        ("prime_rl", ["inference_logprobs", -1], "$.inference_logprobs["),
+        ("atropos", ["inference_logprobs", 0, -1], "$.inference_logprobs[0]["),
+        ("tokens", ["logprobs", -1], "$.logprobs["),
+    ],
+)
+@pytest.mark.parametrize("value", [0.5, 3, float("nan")])
+def test_a_recorded_logprob_above_zero_is_refused(
+    name: str, where: list[Any], path: str, value: float
+) -> None:
+    chosen = FILES[name]
+    record = json.loads(chosen.example)
+    at: Any = record
+    for key in where[:-1]:
+        at = at[key]
+    at[where[-1]] = value
+    with pytest.raises(ConversationError) as caught:
+        parse(chosen, record)
+    assert caught.value.path.startswith(path)
+
+
+def test_a_logprob_of_minus_infinity_and_one_of_rounding_stay() -> None:
+    found = logprob_array([float("-inf"), 5e-6, None], "$.logprobs")
+    np.testing.assert_array_equal(found, np.array([-np.inf, 5e-6, np.nan], np.float32))
+
+
 @pytest.mark.parametrize("value", [10**400, 1e300, float("inf"), True, "1"])
 def test_a_logprob_that_is_no_number_of_that_size_is_refused(value: object) -> None:
     with pytest.raises(ConversationError, match="expected a number or null"):
-        number_array([value], "$.logprobs")
+        logprob_array([value], "$.logprobs")
 
 
 def test_parents_in_a_cycle_are_refused() -> None:
