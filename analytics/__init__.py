@@ -1,7 +1,8 @@
 """Score tables to aggregates and divergences."""
 
-from tokscore.analytics.comparison import ComparedTokens, Comparison
-from tokscore.analytics.diff import DiffReport, DiffRow, Interval, diff
+from tokscore.analytics.comparison import ComparedBatch, Comparison
+from tokscore.analytics.diff import DiffReport, diff
+from tokscore.analytics.diff_rows import DiffRow, Interval
 from tokscore.analytics.divergence import (
     Bounds,
     Divergences,
@@ -15,26 +16,34 @@ from tokscore.analytics.divergence import (
     topk_skew_kl,
     topk_total_variation,
 )
-from tokscore.analytics.groups import GroupBy, group_label
+from tokscore.analytics.gates import breaches, parse_gate
+from tokscore.analytics.groups import GroupBy, Grouping, group_label, parse_group_by
+from tokscore.analytics.mismatch import MismatchReport, mismatch
 from tokscore.analytics.overlap import TokenError, TopK
 from tokscore.analytics.stats import StatsReport, StatsRow, stats
 
 __all__ = [
     "Bounds",
-    "ComparedTokens",
+    "ComparedBatch",
     "Comparison",
     "DiffReport",
     "DiffRow",
     "Divergences",
     "GroupBy",
+    "Grouping",
     "Interval",
     "Limits",
+    "MismatchReport",
     "StatsReport",
     "StatsRow",
     "TokenError",
     "TopK",
+    "breaches",
     "diff",
     "group_label",
+    "mismatch",
+    "parse_gate",
+    "parse_group_by",
     "stats",
     "topk_divergences",
     "topk_entropy",

@@ -2,91 +2,166 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tokscore.analytics.divergence import Bounds, Divergences, check_alpha, topk_divergences
-from tokscore.analytics.overlap import PADDING, FloatArray, TokenError, TopK
-from tokscore.analytics.pairing import Pair, Pairing, conversation_name
+from tokscore.analytics.divergence import Limits, check_alpha
+from tokscore.analytics.overlap import PADDING, ULPS, UNITS, FloatArray, TopK, fault_reason, fault_side
+from tokscore.analytics.pairing import PairBatch, Pairing, Place, conversation_name
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.errors import InputError
+from tokscore.rendering.run import OnError
 from tokscore.rendering.tables import DatasetKind
 
-SCORE_COLUMNS = ("logprob", "top_ids", "top_logprobs")
-BATCH_TOKENS = 16_384
+if TYPE_CHECKING:
+    from tokscore.analytics.bounds import Lists
+
+T = TypeVar("T")
+
+SCORE_COLUMNS = ("logprob", "rank", "top_ids", "top_logprobs")
+BATCH_TOKENS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedTokens:
-    """The tokens of one conversation that both models gave a logprob; arrays have shape [compared].
+class ComparedBatch:
+    """Whole conversations; arrays have shape [compared], one entry for a token that both models scored.
 
     Attributes:
-        conversation_id: Of the conversation.
-        branch: 0 without branches.
-        attribution: The asked-for columns for all its tokens, compared or not.
-        positions: Indices of the compared tokens, int64.
+        places: The conversations.
+        starts: First row of each, and the number of all rows; int64.
+        attribution: The asked-for columns and `token_id` of all rows, compared or not.
+        rows: Indices of the compared tokens, int64.
         teacher_logprobs: Of the realised tokens, float64.
         student_logprobs: Likewise.
-        top1_agreement: int8: 1 both models find the same id most likely, 0 not, -1 a list is empty.
+        teacher_ranks: float64; NaN where there is none.
+        student_ranks: Likewise.
+        teacher_top: The most likely id, -1 where the list is empty; int32.
+        student_top: Likewise.
         is_beyond_vocabulary: The realised or a listed id is none of the smaller vocabulary's.
-        divergences: The intervals.
+        limits: The intervals.
+        teacher: Score columns of the teacher.
+        student: Of the student.
     """
 
-    conversation_id: str
-    branch: int
+    places: list[Place]
+    starts: NDArray[np.int64]
     attribution: pa.Table
-    positions: NDArray[np.int64]
+    rows: NDArray[np.int64]
     teacher_logprobs: FloatArray
     student_logprobs: FloatArray
-    top1_agreement: NDArray[np.int8]
+    teacher_ranks: FloatArray
+    student_ranks: FloatArray
+    teacher_top: NDArray[np.int32]
+    student_top: NDArray[np.int32]
     is_beyond_vocabulary: NDArray[np.bool_]
-    divergences: Divergences
+    limits: Limits
+    teacher: _Scores
+    student: _Scores
+
+    @property
+    def conversations(self) -> NDArray[np.int64]:
+        """Index of the conversation of every compared token."""
+        return np.searchsorted(self.starts, self.rows, side="right") - 1
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """Position of every compared token in its conversation."""
+        positions: NDArray[np.int64] = self.rows - self.starts[self.conversations]
+        return positions
+
+    def topk(self) -> tuple[TopK, TopK]:
+        """The lists of teacher and student as matrices."""
+        return self.teacher.topk(), self.student.topk()
 
 
 class _Scores(NamedTuple):
-    """Score columns of one side for many tokens."""
+    """Score columns of one side for some rows."""
 
-    logprobs: NDArray[np.float32]
-    top_ids: NDArray[np.int32]
-    top_logprobs: NDArray[np.float32]
+    logprobs: FloatArray
+    ranks: FloatArray
+    ids: NDArray[np.int32]
+    entries: NDArray[np.float32]
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
 
-    def rows(self, rows: NDArray[np.int64]) -> _Scores:
-        return _Scores(self.logprobs[rows], self.top_ids[rows], self.top_logprobs[rows])
+    def lists(self, vocab_size: int) -> Lists:
+        from tokscore.analytics.bounds import Lists
+
+        return Lists(
+            self.ids,
+            self.entries.astype(np.float64),
+            self.starts,
+            self.lengths,
+            self.logprobs,
+            ULPS * UNITS[np.dtype(np.float32)],
+            vocab_size,
+        )
+
+    def topk(self) -> TopK:
+        is_there = np.arange(self.lengths.max(initial=0)) < self.lengths[:, None]
+        places = (self.starts[:, None] + np.arange(is_there.shape[1]))[is_there]
+        ids = np.full(is_there.shape, PADDING, np.int32)
+        logprobs = np.zeros(is_there.shape, np.float32)
+        ids[is_there], logprobs[is_there] = self.ids[places], self.entries[places]
+        return TopK(ids, logprobs, self.logprobs)
+
+    def top(self) -> NDArray[np.int32]:
+        if not len(self.ids):
+            return np.full(len(self.starts), -1, np.int32)
+        first = self.ids[np.minimum(self.starts, len(self.ids) - 1)]
+        return np.where(self.lengths > 0, first, -1).astype(np.int32)
+
+    def has_from(self, smallest: int) -> NDArray[np.bool_]:
+        """Whether a list has an id of at least `smallest`."""
+        n_before = np.concatenate([[0], np.cumsum(self.ids >= smallest)])
+        has: NDArray[np.bool_] = n_before[self.starts + self.lengths] > n_before[self.starts]
+        return has
 
 
 class Comparison:
     """Streams over the conversations of two score datasets; `pairing` holds the counts afterwards.
 
     Attributes:
-        pairing: What is in both datasets and what in one only.
+        pairing: What is in both datasets, what in one only, and what was skipped.
         is_self: The manifests prove the same plan and the same model.
     """
 
     def __init__(
-        self, teacher: Path, student: Path, *, alpha: float = 0.5, columns: Sequence[str] = ("role",)
+        self,
+        teacher: Path,
+        student: Path,
+        *,
+        alphas: Sequence[float] = (0.5,),
+        columns: Sequence[str] = ("role",),
+        on_error: OnError = OnError.FAIL,
     ) -> None:
         """Open both datasets.
 
         Args:
             teacher: A score dataset.
             student: A score dataset of the same conversations.
-            alpha: Weight of the teacher in the GJS.
+            alphas: Weights of the teacher in the mixtures.
             columns: Token columns to carry along.
+            on_error: What one bad conversation does.
 
         Raises:
-            UsageError: alpha is not between 0 and 1.
+            UsageError: An alpha is not between 0 and 1.
             InputError: No whole score datasets, or they cannot be compared.
         """
-        check_alpha(alpha)
-        self._alpha = alpha
-        self._columns = list(columns)
+        for alpha in alphas:
+            check_alpha(alpha)
+        self._alphas = [float(alpha) for alpha in alphas]
+        self._columns = list(dict.fromkeys(["token_id", *columns]))
         self._teacher = Dataset(teacher, kind=DatasetKind.SCORES)
         self._student = Dataset(student, kind=DatasetKind.SCORES)
         self.pairing = Pairing(
@@ -94,77 +169,107 @@ class Comparison:
             self._student,
             teacher_columns=[*SCORE_COLUMNS, *columns],
             student_columns=SCORE_COLUMNS,
+            on_error=on_error,
         )
         self._vocab_sizes = (_vocab_size(self._teacher), _vocab_size(self._student))
         self.is_self = _is_same_run(self._teacher, self._student)
 
-    def __iter__(self) -> Iterator[ComparedTokens]:
-        """Every shared conversation.
+    def __iter__(self) -> Iterator[ComparedBatch]:
+        """Every shared conversation."""
+        return self.map(lambda batch: batch)
+
+    def map(self, function: Callable[[ComparedBatch], T]) -> Iterator[T]:
+        """What a function makes of every batch, in the teacher's order, on all cores.
 
         Raises:
-            InputError: Token ids differ, logprobs are none, or no conversation is shared.
+            InputError: A conversation is bad and errors are not skipped, or no conversation is shared.
         """
-        batch: list[Pair] = []
-        n_tokens = 0
-        for pair in self.pairing:
-            batch.append(pair)
-            n_tokens += pair.teacher.num_rows
-            if n_tokens >= BATCH_TOKENS:
-                yield from self._compare(batch)
-                batch, n_tokens = [], 0
-        if batch:
-            yield from self._compare(batch)
+        n_threads = os.cpu_count() or 1
+        waiting: deque[Future[tuple[T, list[tuple[Place, str]]]]] = deque()
 
-    def _compare(self, pairs: list[Pair]) -> Iterator[ComparedTokens]:
-        """Several conversations at once: numpy is slow on short arrays."""
-        mine = pa.concat_tables([pair.teacher for pair in pairs])
-        theirs = pa.concat_tables([pair.student for pair in pairs])
-        both = pc.and_(pc.is_valid(mine["logprob"]), pc.is_valid(theirs["logprob"]))
+        def finish() -> T:
+            made, bad = waiting.popleft().result()
+            for place, reason in bad:
+                self.pairing.refuse(place, reason)
+            return made
+
+        with ThreadPoolExecutor(n_threads) as pool:
+            for batch in self.pairing.batches(BATCH_TOKENS):
+                waiting.append(pool.submit(self._compare_then, batch, function))
+                if len(waiting) > n_threads:
+                    yield finish()
+            while waiting:
+                yield finish()
+
+    def _compare_then(
+        self, batch: PairBatch, function: Callable[[ComparedBatch], T]
+    ) -> tuple[T, list[tuple[Place, str]]]:
+        bad: list[tuple[Place, str]] = []
+        while True:
+            compared, faulty = self._compare(batch)
+            if not faulty:
+                return function(compared), bad
+            bad += [(batch.places[conversation], reason) for conversation, reason in faulty.items()]
+            batch = batch.without(list(faulty))
+
+    def _compare(self, batch: PairBatch) -> tuple[ComparedBatch, dict[int, str]]:
+        """The batch, and what is wrong with conversations by their index."""
+        from tokscore.analytics.bounds import COLUMNS_PER_ALPHA, FIRST_ALPHA, limits_of_tokens
+
+        both = pc.and_(pc.is_valid(batch.teacher["logprob"]), pc.is_valid(batch.student["logprob"]))
         rows = np.flatnonzero(both.to_numpy())
-        token_ids = mine["token_id"].to_numpy()[rows]
-        teacher, student = _scores(mine).rows(rows), _scores(theirs).rows(rows)
-        starts = np.cumsum([0, *(pair.teacher.num_rows for pair in pairs)])
-        try:
-            divergences = topk_divergences(
-                TopK(teacher.top_ids, teacher.top_logprobs, teacher.logprobs, self._vocab_sizes[0]),
-                TopK(student.top_ids, student.top_logprobs, student.logprobs, self._vocab_sizes[1]),
-                alpha=self._alpha,
-                token_ids=token_ids,
-            )
-        except TokenError as error:
-            at = int(np.searchsorted(starts, rows[error.token], side="right")) - 1
-            name = conversation_name(pairs[at].conversation_id, pairs[at].branch)
-            root = (self._teacher if error.side == "teacher" else self._student).root
-            raise InputError(
-                f"{root}: {name}, position {rows[error.token] - starts[at]}: {error.reason}"
-            ) from error
+        token_ids = np.ascontiguousarray(batch.teacher["token_id"].to_numpy()[rows])
+        teacher, student = _scores(batch.teacher, rows), _scores(batch.student, rows)
+        columns = np.zeros((len(rows), FIRST_ALPHA + COLUMNS_PER_ALPHA * len(self._alphas)))
+        faults = np.zeros((len(rows), 4))
+        limits_of_tokens(
+            teacher.lists(self._vocab_sizes[0]),
+            student.lists(self._vocab_sizes[1]),
+            token_ids,
+            np.array(self._alphas),
+            columns,
+            faults,
+        )
         if self.is_self:
-            divergences = _without_upper(divergences, _equal_rows(teacher, student))
-        beyond = self._beyond_vocabulary(token_ids, teacher, student)
-        agreement = _top1_agreement(teacher.top_ids, student.top_ids)
+            _clear_upper(columns, _equal_rows(teacher, student))
+        compared = ComparedBatch(
+            batch.places,
+            batch.starts,
+            batch.teacher.select(self._columns),
+            rows,
+            teacher.logprobs,
+            student.logprobs,
+            teacher.ranks,
+            student.ranks,
+            teacher.top(),
+            student.top(),
+            self._beyond_vocabulary(token_ids, teacher, student),
+            Limits(columns, self._alphas),
+            teacher,
+            student,
+        )
+        return compared, self._faulty(batch, rows, faults)
 
-        edges = np.searchsorted(rows, starts)
-        for pair, start, first, last in zip(pairs, starts, edges, edges[1:], strict=False):
-            yield ComparedTokens(
-                pair.conversation_id,
-                pair.branch,
-                pair.teacher.select(self._columns),
-                rows[first:last] - start,
-                teacher.logprobs[first:last].astype(np.float64),
-                student.logprobs[first:last].astype(np.float64),
-                agreement[first:last],
-                beyond[first:last],
-                Divergences(*(Bounds(*(limit[first:last] for limit in bounds)) for bounds in divergences)),
-            )
+    def _faulty(self, batch: PairBatch, rows: NDArray[np.int64], faults: FloatArray) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for index in np.flatnonzero(faults[:, 0]):
+            conversation = int(np.searchsorted(batch.starts, rows[index], side="right")) - 1
+            if conversation not in found:
+                side = fault_side(faults[index])
+                root = (self._teacher if side == "teacher" else self._student).root
+                name = conversation_name(*batch.places[conversation].key)
+                position = rows[index] - batch.starts[conversation]
+                found[conversation] = f"{root}: {name}, position {position}: {fault_reason(faults[index])}"
+        return found
 
     def _beyond_vocabulary(
         self, token_ids: NDArray[np.int32], teacher: _Scores, student: _Scores
     ) -> NDArray[np.bool_]:
         smaller = min(self._vocab_sizes)
         beyond: NDArray[np.bool_] = token_ids >= smaller
-        for scores in (teacher, student):
-            beyond = beyond | (scores.top_ids >= smaller).any(axis=1)
-        return beyond
+        if self._vocab_sizes[0] == self._vocab_sizes[1]:
+            return beyond
+        return beyond | teacher.has_from(smaller) | student.has_from(smaller)
 
 
 def _vocab_size(dataset: Dataset) -> int:
@@ -188,36 +293,35 @@ def _is_same_run(teacher: Dataset, student: Dataset) -> bool:
 
 def _equal_rows(teacher: _Scores, student: _Scores) -> NDArray[np.bool_]:
     """Where both runs stored the same bits; the same model on other hardware need not."""
-    equal: NDArray[np.bool_] = teacher.logprobs == student.logprobs
-    for mine, theirs in zip(teacher[1:], student[1:], strict=True):
-        equal = equal & (mine == theirs).all(axis=1)
+    equal: NDArray[np.bool_] = (teacher.logprobs == student.logprobs) & (teacher.lengths == student.lengths)
+    if not np.array_equal(teacher.starts, student.starts) or len(teacher.ids) != len(student.ids):
+        return np.zeros_like(equal)
+    differs = (teacher.ids != student.ids) | (teacher.entries != student.entries)
+    n_before = np.concatenate([[0], np.cumsum(differs)])
+    equal &= n_before[teacher.starts + teacher.lengths] == n_before[teacher.starts]
     return equal
 
 
-def _without_upper(divergences: Divergences, is_zero: NDArray[np.bool_]) -> Divergences:
-    return Divergences(
-        *(bounds._replace(upper=np.where(is_zero, 0.0, bounds.upper)) for bounds in divergences)
-    )
+def _clear_upper(columns: FloatArray, is_zero: NDArray[np.bool_]) -> None:
+    """Set the upper limits of divergences to 0; entropies keep theirs."""
+    from tokscore.analytics.bounds import FIRST_ALPHA
+
+    upper = [1, 3, 5, *range(FIRST_ALPHA + 1, columns.shape[1], 2)]
+    columns[np.ix_(is_zero, upper)] = 0.0
 
 
-def _top1_agreement(teacher_ids: NDArray[np.int32], student_ids: NDArray[np.int32]) -> NDArray[np.int8]:
-    if not teacher_ids.shape[1] or not student_ids.shape[1]:
-        return np.full(len(teacher_ids), -1, np.int8)
-    mine, theirs = teacher_ids[:, 0], student_ids[:, 0]
-    return np.where((mine == PADDING) | (theirs == PADDING), -1, mine == theirs).astype(np.int8)
-
-
-def _scores(table: pa.Table) -> _Scores:
-    logprobs = table["logprob"].to_numpy()
-    ids, logprobs_of_ids = (table[name].combine_chunks() for name in ("top_ids", "top_logprobs"))
-    lengths, other = (
-        pc.list_value_length(column).fill_null(0).to_numpy() for column in (ids, logprobs_of_ids)
-    )
+def _scores(table: pa.Table, rows: NDArray[np.int64]) -> _Scores:
+    ids, entries = (table[name].combine_chunks() for name in ("top_ids", "top_logprobs"))
+    lengths, other = (pc.list_value_length(column).fill_null(0).to_numpy() for column in (ids, entries))
     if not np.array_equal(lengths, other):
         raise InputError("top_ids and top_logprobs differ in length; expected one logprob per id.")
-    is_there = np.arange(lengths.max(initial=0)) < lengths[:, None]
-    top_ids = np.full(is_there.shape, PADDING, np.int32)
-    top_logprobs = np.zeros(is_there.shape, np.float32)
-    top_ids[is_there] = ids.flatten().to_numpy()
-    top_logprobs[is_there] = logprobs_of_ids.flatten().to_numpy()
-    return _Scores(logprobs, top_ids, top_logprobs)
+    # `flatten` leaves out what nulls hide, so that lengths say where every list starts.
+    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[:-1]
+    return _Scores(
+        np.ascontiguousarray(table["logprob"].to_numpy()[rows], np.float64),
+        table["rank"].to_numpy()[rows].astype(np.float64),
+        ids.flatten().to_numpy(),
+        entries.flatten().to_numpy(),
+        starts[rows],
+        lengths[rows].astype(np.int64),
+    )

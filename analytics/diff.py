@@ -2,83 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from tokscore.analytics.comparison import ComparedTokens, Comparison
+from tokscore.analytics.bootstrap import Confidence
+from tokscore.analytics.comparison import ComparedBatch, Comparison
+from tokscore.analytics.contexts import N_CONTEXTS, Context, Found, find_contexts, read_contexts
+from tokscore.analytics.diff_rows import (
+    ESTIMATES,
+    DiffRow,
+    NamedConfidence,
+    confidence_of,
+    kept_names,
+    row_of,
+)
+from tokscore.analytics.diff_tables import TokenTable, token_table, write_groups
+from tokscore.analytics.estimates import Sampler, sampled_kl
 from tokscore.analytics.groups import Grouping, GroupKey, group_order, message_counts_by, parse_group_by
+from tokscore.analytics.measures import column_names, token_values
+from tokscore.analytics.multiplicity import benjamini_hochberg, replicates_for
+from tokscore.analytics.noise import NoiseFloor, read_noise_floor
 from tokscore.analytics.overlap import FloatArray
-from tokscore.analytics.totals import ExactSums
+from tokscore.analytics.pairing import Skipped
+from tokscore.analytics.reduction import Group, Reduced, Reduction, reduce_batch
 from tokscore.rendering.dataset import Dataset
+from tokscore.rendering.errors import UsageError
+from tokscore.rendering.run import OnError
 
-
-class Interval(NamedTuple):
-    """Mean of a divergence per token, in nats.
-
-    Attributes:
-        lower: At most the mean over the whole vocabulary; None without tokens.
-        upper: At least that mean; None without tokens, or where any token has no upper limit.
-        n_unbounded: Tokens without an upper limit.
-    """
-
-    lower: float | None
-    upper: float | None
-    n_unbounded: int
-
-    @property
-    def is_unbounded(self) -> bool:
-        """Whether `upper` is None for want of a limit."""
-        return self.n_unbounded > 0
-
-
-@dataclass(frozen=True, slots=True)
-class DiffRow:
-    """Means per compared token of one group; None without tokens.
-
-    Attributes:
-        group: What its tokens share; None for tokens of no message, and in the total.
-        n_tokens: Tokens that both models gave a logprob.
-        n_unscored: Tokens that one of them did not.
-        n_beyond_vocabulary: Compared tokens whose realised or listed ids are not all in both vocabularies.
-        teacher_logprob: Of the realised token.
-        student_logprob: Of the realised token.
-        log_ratio: Teacher's less student's logprob.
-        kl_teacher_student: KL(teacher || student).
-        kl_student_teacher: KL(student || teacher).
-        gjs: With alpha as the weight of the teacher.
-        unresolved: Mixture mass on ids that are not known on both sides.
-        unresolved_teacher: Teacher mass on them.
-        unresolved_student: Student mass on them.
-        top1_agreement: Share of tokens where both find the same id most likely; None without lists.
-    """
-
-    group: GroupKey
-    n_tokens: int
-    n_unscored: int
-    n_beyond_vocabulary: int
-    teacher_logprob: float | None
-    student_logprob: float | None
-    log_ratio: float | None
-    kl_teacher_student: Interval
-    kl_student_teacher: Interval
-    gjs: Interval
-    unresolved: float | None
-    unresolved_teacher: float | None
-    unresolved_student: float | None
-    top1_agreement: float | None
-
-    def to_dict(self) -> dict[str, object]:
-        """For JSON: an unlimited `upper` is null beside `"unbounded": true`."""
-        row = asdict(self)
-        for name in ("kl_teacher_student", "kl_student_teacher", "gjs"):
-            interval: Interval = getattr(self, name)
-            row[name] = {**interval._asdict(), "unbounded": interval.is_unbounded}
-        return row
+# Groups with confidence limits; more are too many to look at, and each takes a bootstrap.
+MAX_CONFIDENT_GROUPS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,23 +45,34 @@ class DiffReport:
 
     Attributes:
         by: What the groups share.
-        alpha: Weight of the teacher in the GJS.
+        alphas: Weights of the teacher in the mixtures.
         groups: One row per group, tokens of no message last.
         total: All tokens together; its numbers do not depend on `by`.
         n_conversations: Conversations (or branches) compared.
         n_only_teacher: Those that the student's dataset lacks.
         n_only_student: Those that the teacher's dataset lacks.
+        skipped: Those that were left out for what is wrong with them.
         is_self: The manifests prove the same plan and model, so that equal rows have the upper limit 0.
+        contexts: The tokens where the models differ most, by the GJS with the first alpha.
+        noise_floor: What the engine differs from itself, if that was given.
     """
 
     by: Grouping
-    alpha: float
+    alphas: tuple[float, ...]
     groups: tuple[DiffRow, ...]
     total: DiffRow
     n_conversations: int
     n_only_teacher: int
     n_only_student: int
+    skipped: tuple[Skipped, ...]
     is_self: bool
+    contexts: tuple[Context, ...]
+    noise_floor: NoiseFloor | None
+
+    @property
+    def alpha(self) -> float:
+        """The first alpha."""
+        return self.alphas[0]
 
     def rows(self) -> list[DiffRow]:
         """The groups and the total."""
@@ -113,150 +82,157 @@ class DiffReport:
         """For JSON."""
         return {
             "by": self.by.value,
-            "alpha": self.alpha,
+            "alphas": list(self.alphas),
             "groups": [row.to_dict() for row in self.groups],
             "total": self.total.to_dict(),
             "n_conversations": self.n_conversations,
             "n_only_teacher": self.n_only_teacher,
             "n_only_student": self.n_only_student,
+            "n_skipped": len(self.skipped),
+            "skipped": [each._asdict() for each in self.skipped],
             "is_self": self.is_self,
+            "contexts": [each._asdict() for each in self.contexts],
+            "noise_floor": None if self.noise_floor is None else self.noise_floor._asdict(),
         }
 
 
-def diff(teacher: Path | str, student: Path | str, *, alpha: float = 0.5, by: str = "role") -> DiffReport:
+class _Part(NamedTuple):
+    """What a batch adds to the report."""
+
+    reduced: Reduced
+    contexts: list[Found]
+    tokens: pa.Table | None
+
+
+def diff(
+    teacher: Path | str,
+    student: Path | str,
+    *,
+    alpha: float | Sequence[float] = 0.5,
+    by: str | Sequence[str] = "role",
+    on_error: OnError | str = OnError.FAIL,
+    sampled_by: Sampler | str | None = None,
+    noise_floor: Path | str | None = None,
+    out: Path | str | None = None,
+) -> DiffReport:
     """Compare two score datasets of the same conversations.
 
-    Memory does not grow with the number of tokens, and no number depends on how the datasets are
-    divided into parts.
+    Memory grows with the number of groups and of conversations, not of tokens, and no number depends on how
+    the datasets are divided into parts or ordered.
 
     Args:
         teacher: The score dataset of one model.
         student: That of the other.
-        alpha: Weight of the teacher in the GJS, between 0 and 1.
-        by: Token column that makes the groups, one of `GroupBy`.
+        alpha: Weight of the teacher in the mixtures, between 0 and 1; or several.
+        by: What makes the groups, as `groups.parse_group_by` takes it.
+        on_error: What one bad conversation does.
+        sampled_by: The model that sampled every compared token at temperature 1, for unbiased estimates.
+        noise_floor: JSON of `tokscore selfcheck`.
+        out: Directory for tokens.parquet and groups.parquet, new or empty.
 
     Raises:
-        UsageError: alpha or `by` is not allowed.
+        UsageError: An alpha, `by` or `out` is not allowed.
         InputError: No whole score datasets; tokenizers, temperatures, logprob modes or token ids
             differ; no conversation is shared; a logprob is NaN, infinite or above 0.
     """
-    column = parse_group_by(by)
-    comparison = Comparison(Path(teacher), Path(student), alpha=alpha, columns=(column.value,))
-    totals = _Totals()
-    groups: dict[GroupKey, _Totals] = {}
-    for tokens in comparison:
-        values = _values(tokens)
-        totals.add(values, tokens.attribution.num_rows)
-        codes, keys = _local_groups(tokens.attribution[column.value])
-        compared = codes[tokens.positions]
-        for code, key in enumerate(keys):
-            group = groups.setdefault(key, _Totals())
-            group.add(values[:, compared == code], int(np.count_nonzero(codes == code)))
-    for key in message_counts_by(Dataset(Path(teacher)), column):
-        groups.setdefault(key, _Totals())
-    pairing = comparison.pairing
-    return DiffReport(
-        by=column,
-        alpha=alpha,
-        groups=tuple(groups[key].row(key) for key in sorted(groups, key=group_order)),
-        total=totals.row(None),
-        n_conversations=pairing.n_conversations,
-        n_only_teacher=pairing.n_only_teacher,
-        n_only_student=pairing.n_only_student,
-        is_self=comparison.is_self,
+    grouping = parse_group_by(by)
+    alphas = [alpha] if isinstance(alpha, int | float) else list(dict.fromkeys(alpha))
+    if not alphas:
+        raise UsageError("there is no alpha; expected one or more between 0 and 1.")
+    sampler = None if sampled_by is None else Sampler(sampled_by)
+    floor = None if noise_floor is None else read_noise_floor(Path(noise_floor))
+    comparison = Comparison(
+        Path(teacher),
+        Path(student),
+        alphas=alphas,
+        columns=grouping.token_columns,
+        on_error=OnError(on_error),
     )
+    names = column_names(alphas) + ([f"estimate_{k}" for k in ESTIMATES] if sampler else [])
+    reduction = Reduction(len(names), [names.index(name) for name in kept_names(alphas)], grouping)
+    contexts: list[Found] = []
+
+    def reduce(batch: ComparedBatch) -> _Part:
+        values = token_values(batch)
+        if sampler is not None:
+            values = np.vstack([values, *_estimates(batch, sampler)])
+        reduced = reduce_batch(
+            values, values[0], batch.rows, batch.places, batch.starts, batch.attribution, grouping
+        )
+        return _Part(reduced, find_contexts(batch), None if out is None else token_table(batch, grouping))
+
+    with TokenTable(None if out is None else Path(out)) as tokens:
+        for part in comparison.map(reduce):
+            reduction.add(part.reduced)
+            contexts = heapq.nsmallest(N_CONTEXTS, [*contexts, *part.contexts])
+            tokens.write(part.tokens)
+        dataset = Dataset(Path(teacher))
+        for key in message_counts_by(dataset, grouping):
+            reduction.ensure(key)
+        keys = sorted(reduction.keys(), key=group_order)
+        groups = {key: reduction.group(key) for key in keys}
+        whole = reduction.total()
+
+        def row(key: GroupKey, group: Group) -> DiffRow:
+            sums = dict(zip(names, group.sums, strict=True))
+            return row_of(key, group, sums, alphas, sampler)
+
+        rows = [row(key, groups[key]) for key in keys]
+        rows, total = _with_confidence(rows, row(None, whole), [groups[key] for key in keys], whole, alphas)
+        report = DiffReport(
+            by=grouping,
+            alphas=tuple(float(each) for each in alphas),
+            groups=tuple(rows),
+            total=total,
+            n_conversations=reduction.n_conversations,
+            n_only_teacher=comparison.pairing.n_only_teacher,
+            n_only_student=comparison.pairing.n_only_student,
+            skipped=tuple(comparison.pairing.skipped),
+            is_self=comparison.is_self,
+            contexts=read_contexts(contexts, dataset),
+            noise_floor=floor,
+        )
+        if out is not None:
+            write_groups(Path(out), grouping, [(row.group, row.flat()) for row in report.groups])
+            tokens.finish()
+    return report
 
 
-_VALUES = (
-    "teacher_logprob",
-    "student_logprob",
-    "log_ratio",
-    "kl_teacher_student_lower",
-    "kl_teacher_student_upper",
-    "kl_student_teacher_lower",
-    "kl_student_teacher_upper",
-    "gjs_lower",
-    "gjs_upper",
-    "unresolved_teacher",
-    "unresolved_student",
-    "unresolved",
-    "n_agreeing",
-    "n_top1",
-    "n_unbounded_teacher_student",
-    "n_unbounded_student_teacher",
-    "n_beyond_vocabulary",
-)
+def _with_confidence(
+    rows: list[DiffRow], total: DiffRow, groups: list[Group], whole: Group, alphas: Sequence[float]
+) -> tuple[list[DiffRow], DiffRow]:
+    """The rows with confidence limits; p-values are adjusted for all groups of a measure."""
+    if len(rows) > MAX_CONFIDENT_GROUPS:
+        groups = [group._replace(clusters=group.clusters._replace(names=[])) for group in groups]
+    n_replicates = replicates_for(len(rows))
+    found = [confidence_of(group.clusters, alphas, n_replicates) for group in groups]
+    adjusted: dict[tuple[int, str], float] = {}
+    for name in {name for cells in found for name, _ in cells}:
+        p_values = [dict(cells)[name].p_value if cells else None for cells in found]
+        values = benjamini_hochberg([np.nan if p is None else p for p in p_values])
+        adjusted |= {(index, name): float(p) for index, p in enumerate(values) if not np.isnan(p)}
 
-
-def _values(tokens: ComparedTokens) -> FloatArray:
-    """What is summed, in the order of `_VALUES`; shape [values, compared]."""
-    kl_teacher_student, kl_student_teacher, gjs = tokens.divergences
-    unbounded = [np.isinf(bounds.upper) for bounds in (kl_teacher_student, kl_student_teacher)]
-    return np.stack(
-        [
-            tokens.teacher_logprobs,
-            tokens.student_logprobs,
-            tokens.teacher_logprobs - tokens.student_logprobs,
-            kl_teacher_student.lower,
-            np.where(unbounded[0], 0.0, kl_teacher_student.upper),
-            kl_student_teacher.lower,
-            np.where(unbounded[1], 0.0, kl_student_teacher.upper),
-            gjs.lower,
-            gjs.upper,
-            kl_teacher_student.unresolved,
-            kl_student_teacher.unresolved,
-            gjs.unresolved,
-            tokens.top1_agreement == 1,
-            tokens.top1_agreement >= 0,
-            *unbounded,
-            tokens.is_beyond_vocabulary,
-        ]
-    )
-
-
-class _Totals:
-    """Running sums of one group."""
-
-    def __init__(self) -> None:
-        self._sums = ExactSums(len(_VALUES))
-        self._n_rows = 0
-        self._n_tokens = 0
-
-    def add(self, values: FloatArray, n_rows: int) -> None:
-        """Add tokens of one conversation, `n_rows` of them counting those without a logprob."""
-        # One float64 sum per conversation: exact sums of every token would take most of the time.
-        self._sums.add(values.sum(axis=1).tolist())
-        self._n_rows += n_rows
-        self._n_tokens += values.shape[1]
-
-    def row(self, group: GroupKey) -> DiffRow:
-        n_tokens = self._n_tokens
-        sums = dict(zip(_VALUES, self._sums.values(), strict=True))
-        mean = {name: value / n_tokens if n_tokens else None for name, value in sums.items()}
-
-        def interval(name: str, n_unbounded: float = 0.0) -> Interval:
-            upper = None if n_unbounded else mean[f"{name}_upper"]
-            return Interval(mean[f"{name}_lower"], upper, int(n_unbounded))
-
-        return DiffRow(
-            group=group,
-            n_tokens=n_tokens,
-            n_unscored=self._n_rows - n_tokens,
-            n_beyond_vocabulary=int(sums["n_beyond_vocabulary"]),
-            teacher_logprob=mean["teacher_logprob"],
-            student_logprob=mean["student_logprob"],
-            log_ratio=mean["log_ratio"],
-            kl_teacher_student=interval("kl_teacher_student", sums["n_unbounded_teacher_student"]),
-            kl_student_teacher=interval("kl_student_teacher", sums["n_unbounded_student_teacher"]),
-            gjs=interval("gjs"),
-            unresolved=mean["unresolved"],
-            unresolved_teacher=mean["unresolved_teacher"],
-            unresolved_student=mean["unresolved_student"],
-            top1_agreement=sums["n_agreeing"] / sums["n_top1"] if sums["n_top1"] else None,
+    def named(index: int, cells: list[tuple[str, Confidence]]) -> tuple[NamedConfidence, ...]:
+        return tuple(
+            NamedConfidence(
+                name,
+                each.lower,
+                each.upper,
+                each.p_value,
+                adjusted.get((index, name)),
+                each.n_conversations,
+                each.is_rough,
+            )
+            for name, each in cells
         )
 
+    rows = [replace(row, confidence=named(index, found[index])) for index, row in enumerate(rows)]
+    of_all = confidence_of(whole.clusters, alphas, n_replicates)
+    return rows, replace(total, confidence=named(-1, of_all))
 
-def _local_groups(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[GroupKey]]:
-    """A code for each row, and the key that each code stands for."""
-    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
-    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist()
+
+def _estimates(batch: ComparedBatch, sampler: Sampler) -> list[FloatArray]:
+    """k1, k3 and the top-k form of every token."""
+    token_ids = batch.attribution["token_id"].to_numpy()[batch.rows]
+    found = sampled_kl(*batch.topk(), token_ids, sampled_by=sampler)
+    return [found.k1, found.k3, found.topk]

@@ -9,44 +9,85 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from tokscore.rendering.dataset import Dataset
+from tokscore.rendering.dataset import PLAN_KEY, Dataset
 from tokscore.rendering.errors import InputError
 from tokscore.rendering.parts import part_name
+from tokscore.rendering.run import OnError
 
 # Settings that change what a logprob means.
 _SAME_SETTINGS = ("temperature", "logprob_mode")
 _CACHED_ROW_GROUPS = 3
+# Strings of few values, which stay codes.
+_REPEATED = ["conversation_id", "role", "source"]
 
 
-class Pair(NamedTuple):
-    """One conversation as both models scored it.
+class Place(NamedTuple):
+    """Where the rows of one conversation are.
 
     Attributes:
-        conversation_id: In both datasets.
-        branch: In both datasets.
-        teacher: Token rows of the teacher.
-        student: Token rows of the student, with the same token ids.
+        conversation_id: Of the conversation.
+        branch: 0 without branches.
+        metadata: The record's metadata as JSON text, None without.
+        part: Index of the part.
+        first_row: Of its tokens in that part.
+        n_tokens: Rows.
     """
 
     conversation_id: str
     branch: int
-    teacher: pa.Table
-    student: pa.Table
-
-
-class _Place(NamedTuple):
-    """Where the rows of one conversation are."""
-
-    conversation_id: str
-    branch: int
+    metadata: str | None
     part: int
     first_row: int
     n_tokens: int
 
     @property
     def key(self) -> tuple[str, int]:
+        """What conversations are matched by."""
         return self.conversation_id, self.branch
+
+
+class PairBatch(NamedTuple):
+    """Whole conversations as both models scored them.
+
+    Attributes:
+        places: The conversations, as the teacher's dataset holds them.
+        starts: First row of each, and the number of all rows; int64.
+        teacher: Token rows of the teacher.
+        student: Token rows of the student, with the same token ids.
+    """
+
+    places: list[Place]
+    starts: NDArray[np.int64]
+    teacher: pa.Table
+    student: pa.Table
+
+    def without(self, conversations: Sequence[int]) -> PairBatch:
+        """The batch less some conversations, by index."""
+        kept = np.setdiff1d(np.arange(len(self.places)), conversations)
+        lengths = np.diff(self.starts)
+        is_kept = np.repeat(np.isin(np.arange(len(lengths)), kept), lengths)
+        return PairBatch(
+            [self.places[index] for index in kept],
+            np.concatenate([[0], np.cumsum(lengths[kept])]),
+            self.teacher.filter(pa.array(is_kept)),
+            self.student.filter(pa.array(is_kept)),
+        )
+
+
+class Skipped(NamedTuple):
+    """A conversation that could not be compared.
+
+    Attributes:
+        conversation_id: Of the conversation.
+        branch: 0 without branches.
+        reason: With its place.
+    """
+
+    conversation_id: str
+    branch: int
+    reason: str
 
 
 class Pairing:
@@ -56,9 +97,10 @@ class Pairing:
     it grows with nothing; otherwise with the number of conversations.
 
     Attributes:
-        n_conversations: Conversations (or branches) compared.
+        n_conversations: Conversations (or branches) in both datasets, skipped ones too.
         n_only_teacher: Those that the student's dataset lacks.
         n_only_student: Those that the teacher's dataset lacks.
+        skipped: Those that were left out for what is wrong with them.
     """
 
     def __init__(
@@ -68,6 +110,7 @@ class Pairing:
         *,
         teacher_columns: Sequence[str],
         student_columns: Sequence[str],
+        on_error: OnError = OnError.FAIL,
     ) -> None:
         """Check that the two can be compared.
 
@@ -76,64 +119,144 @@ class Pairing:
         """
         _check_comparable(teacher, student)
         self._teacher, self._student = teacher, student
-        self._columns = (["token_id", *teacher_columns], ["token_id", *student_columns])
+        self._columns = (
+            ["token_id", "position", *teacher_columns],
+            ["token_id", "position", *student_columns],
+        )
+        self._on_error = on_error
         self.n_conversations = 0
         self.n_only_teacher = 0
         self.n_only_student = 0
+        self.skipped: list[Skipped] = []
 
-    def __iter__(self) -> Iterator[Pair]:
-        """The pairs.
+    def batches(self, n_tokens: int) -> Iterator[PairBatch]:
+        """Conversations in batches of at least `n_tokens` rows, but for the last.
 
         Raises:
-            InputError: Token ids differ, or no conversation is in both datasets.
+            InputError: Token ids differ or rows are out of order and errors are not skipped; files are
+                damaged; or no conversation is in both datasets.
         """
-        teacher_rows = _TokenRows(self._teacher, self._columns[0])
-        student_rows = _TokenRows(self._student, self._columns[1])
+        readers = _TokenRows(self._teacher, self._columns[0]), _TokenRows(self._student, self._columns[1])
         self.n_conversations, self.n_only_teacher = 0, 0
-        self.n_only_student = _n_conversations(self._student)
+        self.n_only_student = self._student.n_conversations()
+        waiting: list[tuple[Place, Place]] = []
+        n_waiting = 0
         for place, other in self._matches():
             if other is None:
                 self.n_only_teacher += 1
                 continue
             self.n_conversations += 1
             self.n_only_student -= 1
-            pair = Pair(*place.key, teacher_rows.read(place), student_rows.read(other))
-            self._check_token_ids(pair)
-            yield pair
+            if place.n_tokens != other.n_tokens:
+                self._refuse_lengths(place, other, readers)
+                continue
+            waiting.append((place, other))
+            n_waiting += place.n_tokens
+            if n_waiting >= n_tokens:
+                yield self._read(waiting, readers)
+                waiting, n_waiting = [], 0
+        if waiting:
+            yield self._read(waiting, readers)
         if not self.n_conversations:
             raise InputError(
                 f"{self._teacher.root} and {self._student.root} share no conversation "
                 f"({self.n_only_teacher} and {self.n_only_student}); expected the same ids in both. "
                 "Score both models on the same rendered dataset."
             )
+        if len(self.skipped) == self.n_conversations:
+            raise InputError(
+                f"none of the {self.n_conversations} shared conversations could be compared. "
+                f"The first: {self.skipped[0].reason}"
+            )
 
-    def _matches(self) -> Iterator[tuple[_Place, _Place | None]]:
+    def refuse(self, place: Place, reason: str) -> None:
+        """Count a conversation as skipped, or end here.
+
+        Raises:
+            InputError: Errors are not skipped.
+        """
+        if self._on_error is OnError.FAIL:
+            raise InputError(f"{reason}\nLeave such conversations out with --on-error skip.")
+        self.skipped.append(Skipped(*place.key, reason))
+
+    def _matches(self) -> Iterator[tuple[Place, Place | None]]:
         """Every conversation of the teacher with the student's: the next one, as long as orders agree."""
-        following = _places(self._student)
-        index: dict[tuple[str, int], _Place] | None = None
-        for place in _places(self._teacher):
+        following = places(self._student)
+        index: dict[tuple[str, int], Place] | None = None
+        for place in places(self._teacher):
             if index is None:
                 other = next(following, None)
                 if other is not None and other.key == place.key:
                     yield place, other
                     continue
-                index = {candidate.key: candidate for candidate in _places(self._student)}
+                index = {candidate.key: candidate for candidate in places(self._student)}
             yield place, index.get(place.key)
 
-    def _check_token_ids(self, pair: Pair) -> None:
-        mine, theirs = pair.teacher["token_id"].to_numpy(), pair.student["token_id"].to_numpy()
-        if np.array_equal(mine, theirs):
-            return
-        n_shared = min(len(mine), len(theirs))
-        differs = np.flatnonzero(mine[:n_shared] != theirs[:n_shared])
+    def _read(self, pairs: list[tuple[Place, Place]], readers: tuple[_TokenRows, _TokenRows]) -> PairBatch:
+        mine, theirs = [place for place, _ in pairs], [other for _, other in pairs]
+        starts = np.cumsum([0, *(place.n_tokens for place in mine)])
+        batch = PairBatch(mine, starts, readers[0].read_all(mine), readers[1].read_all(theirs))
+        bad: dict[int, str] = {}
+        rows = np.arange(starts[-1]) - np.repeat(starts[:-1], np.diff(starts))
+        for side, table in ((self._teacher, batch.teacher), (self._student, batch.student)):
+            positions = table["position"].to_numpy()
+            for conversation, row in _first_bad(starts, positions != rows):
+                bad.setdefault(
+                    conversation,
+                    f"{side.root}: {conversation_name(*mine[conversation].key)}: row {rows[row]} has "
+                    f"position {positions[row]}; expected rows in order. Write the dataset again.",
+                )
+        ids = batch.teacher["token_id"].to_numpy(), batch.student["token_id"].to_numpy()
+        for conversation, row in _first_bad(starts, ids[0] != ids[1]):
+            found = self._token_difference(mine[conversation], int(rows[row]), *(str(e[row]) for e in ids))
+            bad.setdefault(conversation, found)
+        for conversation, reason in sorted(bad.items()):
+            self.refuse(mine[conversation], reason)
+        return batch.without(list(bad)) if bad else batch
+
+    def _refuse_lengths(self, place: Place, other: Place, readers: tuple[_TokenRows, _TokenRows]) -> None:
+        ids = [
+            reader.read_all([each])["token_id"].to_numpy()
+            for reader, each in zip(readers, (place, other), strict=True)
+        ]
+        n_shared = min(place.n_tokens, other.n_tokens)
+        differs = np.flatnonzero(ids[0][:n_shared] != ids[1][:n_shared])
         position = int(differs[0]) if len(differs) else n_shared
-        found = [str(ids[position]) if position < len(ids) else "the end" for ids in (mine, theirs)]
-        name = conversation_name(pair.conversation_id, pair.branch)
-        raise InputError(
-            f"{name}, position {position}: token id is {found[0]} "
-            f"in {self._teacher.root} and {found[1]} in {self._student.root}; expected equal token ids. "
+        found = [str(each[position]) if position < len(each) else "the end" for each in ids]
+        self.refuse(place, self._token_difference(place, position, *found))
+
+    def _token_difference(self, place: Place, position: int, mine: str, theirs: str) -> str:
+        return (
+            f"{conversation_name(*place.key)}, position {position}: token id is {mine} "
+            f"in {self._teacher.root} and {theirs} in {self._student.root}; expected equal token ids. "
             "Were they rendered with the same template and kwargs?"
         )
+
+
+def _first_bad(starts: NDArray[np.int64], is_bad: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """The first bad row of every conversation that has one."""
+    rows = np.flatnonzero(is_bad)
+    conversations, first = np.unique(np.searchsorted(starts, rows, side="right") - 1, return_index=True)
+    yield from zip(conversations.tolist(), rows[first].tolist(), strict=True)
+
+
+def token_batches(
+    dataset: Dataset, columns: Sequence[str], n_tokens: int
+) -> Iterator[tuple[list[Place], NDArray[np.int64], pa.Table]]:
+    """Conversations of one dataset in batches of at least `n_tokens` rows, with the first row of each.
+
+    Raises:
+        InputError: A file is damaged or foreign.
+    """
+    reader = _TokenRows(dataset, columns)
+    waiting: list[Place] = []
+    for place in places(dataset):
+        waiting.append(place)
+        if sum(each.n_tokens for each in waiting) >= n_tokens:
+            yield waiting, np.cumsum([0, *(each.n_tokens for each in waiting)]), reader.read_all(waiting)
+            waiting = []
+    if waiting:
+        yield waiting, np.cumsum([0, *(each.n_tokens for each in waiting)]), reader.read_all(waiting)
 
 
 def conversation_name(conversation_id: str, branch: int) -> str:
@@ -160,17 +283,23 @@ def _check_comparable(teacher: Dataset, student: Dataset) -> None:
         )
 
 
-def _n_conversations(dataset: Dataset) -> int:
-    return sum(int(pq.read_metadata(path).num_rows) for path in dataset.files("conversations"))
+def places(dataset: Dataset) -> Iterator[Place]:
+    """The conversations of a dataset, part after part.
 
-
-def _places(dataset: Dataset) -> Iterator[_Place]:
-    columns = ["conversation_id", "branch", "first_row", "n_tokens"]
+    Raises:
+        InputError: A conversations table belongs to another plan than the manifest.
+    """
+    columns = ["conversation_id", "branch", "metadata", "first_row", "n_tokens"]
     for part, path in zip(dataset.manifest.parts, dataset.files("conversations"), strict=True):
         with pq.ParquetFile(path) as file:
+            plan = (file.schema_arrow.metadata or {}).get(PLAN_KEY, b"").decode()
+            if plan != dataset.manifest.plan_hash:
+                raise InputError(
+                    f"{path} belongs to another plan than the manifest. Write the dataset again."
+                )
             for batch in file.iter_batches(columns=columns):
                 for record in batch.to_pylist():
-                    yield _Place(part=part.index, **record)
+                    yield Place(part=part.index, **record)
 
 
 class _TokenRows:
@@ -182,35 +311,52 @@ class _TokenRows:
         self._file = lru_cache(maxsize=_CACHED_ROW_GROUPS)(self._open)
         self._row_group = lru_cache(maxsize=_CACHED_ROW_GROUPS)(self._read_row_group)
 
-    def read(self, place: _Place) -> pa.Table:
-        """The rows of one conversation.
+    def read_all(self, wanted: Sequence[Place]) -> pa.Table:
+        """The rows of some conversations, one after the other.
 
         Raises:
-            InputError: The table ends before.
+            InputError: A table ends before, or is damaged.
         """
-        starts = self._file(place.part)[1]
-        stop = place.first_row + place.n_tokens
+        pieces: list[pa.Table] = []
+        first = 0
+        while first < len(wanted):
+            last = first
+            stop = wanted[first].first_row + wanted[first].n_tokens
+            # Neighbours are read together.
+            while last + 1 < len(wanted) and wanted[last + 1][3:5] == (wanted[first].part, stop):
+                last += 1
+                stop += wanted[last].n_tokens
+            pieces += self._read(wanted[first].part, wanted[first].first_row, stop, wanted[last])
+            first = last + 1
+        if not pieces:
+            return self._file(wanted[0].part)[0].schema_arrow.empty_table().select(self._columns)
+        return pa.concat_tables(pieces) if len(pieces) > 1 else pieces[0]
+
+    def _read(self, part: int, first_row: int, stop: int, last: Place) -> Iterator[pa.Table]:
+        starts = self._file(part)[1]
         if stop > starts[-1]:
             raise InputError(
-                f"{self._folder / part_name(place.part)} has {starts[-1]} rows; expected {stop}, "
-                f"the end of {conversation_name(place.conversation_id, place.branch)}."
+                f"{self._folder / part_name(part)} has {starts[-1]} rows; expected {stop}, "
+                f"the end of {conversation_name(*last.key)}."
             )
-        group = int(np.searchsorted(starts, place.first_row, side="right")) - 1
-        pieces = []
+        group = int(np.searchsorted(starts, first_row, side="right")) - 1
         while group < len(starts) - 1 and starts[group] < stop:
-            begin = max(place.first_row - starts[group], 0)
-            rows = self._row_group(place.part, group)
-            pieces.append(rows.slice(begin, stop - starts[group] - begin))
+            begin = max(first_row - starts[group], 0)
+            yield self._row_group(part, group).slice(begin, stop - starts[group] - begin)
             group += 1
-        if not pieces:
-            return self._file(place.part)[0].schema_arrow.empty_table().select(self._columns)
-        return pa.concat_tables(pieces) if len(pieces) > 1 else pieces[0]
 
     def _open(self, part: int) -> tuple[pq.ParquetFile, list[int]]:
         """The file, and the first row of every row group and of the end."""
-        file = pq.ParquetFile(self._folder / part_name(part))
+        file = pq.ParquetFile(
+            self._folder / part_name(part), page_checksum_verification=True, read_dictionary=_REPEATED
+        )
         sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
         return file, [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
 
     def _read_row_group(self, part: int, group: int) -> pa.Table:
-        return self._file(part)[0].read_row_group(group, columns=self._columns)
+        try:
+            return self._file(part)[0].read_row_group(group, columns=self._columns)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise InputError(
+                f"{self._folder / part_name(part)} is damaged ({error}). Write the dataset again."
+            ) from error

@@ -132,8 +132,13 @@ def test_fault_50_a_dataset_against_itself_has_exact_zeros(teacher: list[Any], w
 
 def test_fault_50_every_ratio_of_a_dataset_to_itself_is_1(teacher: list[Any], write_dataset: Make) -> None:
     path = write_dataset(teacher)
-    for tokens in Comparison(path, path):
-        np.testing.assert_array_equal(np.exp(tokens.teacher_logprobs - tokens.student_logprobs), 1.0)
+    for batch in Comparison(path, path):
+        np.testing.assert_array_equal(np.exp(batch.teacher_logprobs - batch.student_logprobs), 1.0)
+    off = diff(path, path).total.off_policy
+    assert (off.mean_ratio, off.effective_sample_size, off.chi2) == (1.0, 1.0, 0.0)
+    assert set(off.log_ratio) == {0.0}
+    assert (off.outside_0_9_1_1, off.clipped_low, off.clipped_high) == (0.0, 0.0, 0.0)
+    assert (off.sequence_sum, off.sequence_effective_sample_size) == ((0.0, 0.0, 0.0), 1.0)
 
 
 def test_upper_limits_are_0_where_manifests_prove_the_same_run(
@@ -171,11 +176,11 @@ def test_json_marks_the_upper_limits_that_are_not_there(
         "n_unbounded": n_tokens,
         "unbounded": True,
     }
-    assert not total["gjs"]["unbounded"]
-    assert total["gjs"]["lower"] < total["gjs"]["upper"]
+    assert not total["gjs_0.5"]["unbounded"]
+    assert total["gjs_0.5"]["lower"] < total["gjs_0.5"]["upper"]
 
 
-@pytest.mark.parametrize("by", list(GroupBy))
+@pytest.mark.parametrize("by", [*GroupBy, "role,source,is_sampled", "metadata.absent"])
 def test_every_grouping_has_the_same_total(
     teacher: list[Any], student: list[Any], write_dataset: Make, by: str
 ) -> None:
@@ -193,14 +198,14 @@ def test_messages_are_ordered_by_number(teacher: list[Any], write_dataset: Make)
 def test_per_token_intervals_come_with_their_place(
     teacher: list[Any], student: list[Any], write_dataset: Make
 ) -> None:
-    compared = list(Comparison(write_dataset(teacher), write_dataset(student), columns=("role", "source")))
-    assert [tokens.conversation_id for tokens in compared] == [f"c{index}" for index in range(9)]
-    tokens = compared[3]
-    np.testing.assert_array_equal(tokens.positions, np.arange(1, 16))
-    assert tokens.attribution.column_names == ["role", "source"]
-    assert tokens.attribution["role"].to_pylist()[-1] == "assistant"
+    (batch,) = Comparison(write_dataset(teacher), write_dataset(student), columns=("role", "source"))
+    assert [place.conversation_id for place in batch.places] == [f"c{index}" for index in range(9)]
+    mine = batch.conversations == 3
+    np.testing.assert_array_equal(batch.positions[mine], np.arange(1, 16))
+    assert batch.attribution.column_names == ["token_id", "role", "source"]
+    assert batch.attribution["role"].to_pylist()[batch.starts[4] - 1] == "assistant"
     log_p, log_q = teacher[3].logprobs[1:], student[3].logprobs[1:]
-    assert (tokens.divergences.kl_teacher_student.lower <= kl(log_p, log_q)).all()
+    assert (batch.limits.kl_teacher_student.lower[mine] <= kl(log_p, log_q)).all()
 
 
 def test_fault_51_ids_beyond_the_smaller_vocabulary_are_counted(

@@ -5,29 +5,42 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokscore.analytics.totals import ExactSum
+from tokscore.analytics.totals import ExactTotals
 
-finite = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e300, max_value=1e300)
+# Whole multiples of 2**-128 below 2**500.
+finite = st.floats(-1e120, 1e120).filter(lambda value: value == 0 or abs(value) > 1e-20)
+
+
+def total(values: list[float]) -> float:
+    totals = ExactTotals(1)
+    for half in (values[::2], values[1::2]):
+        totals.add(np.array(half).reshape(-1, 1), np.zeros(len(half), np.int64))
+    return totals.value(0)[0]
 
 
 @given(st.lists(finite, max_size=30))
 def test_the_sum_is_rounded_once(values: list[float]) -> None:
-    total = ExactSum()
-    for value in values:
-        total.add(value)
-    assert total.value() == math.fsum(values)
+    assert total(values) == math.fsum(values)
 
 
-@given(st.lists(finite, max_size=30), st.randoms(use_true_random=False))
+@given(st.lists(st.floats(-1e100, 1e100), max_size=30), st.randoms(use_true_random=False))
 def test_order_does_not_matter(values: list[float], shuffler: random.Random) -> None:
-    sums = []
-    for _ in range(2):
-        total = ExactSum()
-        for value in values:
-            total.add(value)
-        sums.append(total.value())
-        shuffler.shuffle(values)
-    assert sums[0] == sums[1]
+    before = total(values)
+    shuffler.shuffle(values)
+    assert total(values) == before
+
+
+@pytest.mark.parametrize("value", [math.inf, 1e200])
+def test_terms_that_are_too_large_make_the_total_infinite(value: float) -> None:
+    assert total([1.0, value]) == math.inf
+
+
+def test_groups_are_added_up_apart() -> None:
+    totals = ExactTotals(2)
+    totals.add(np.array([[1.0, 2.0], [0.5, -4.0], [0.25, 8.0]]), np.array([1, 0, 1]))
+    assert [totals.value(group) for group in range(3)] == [[0.5, -4.0], [1.25, 10.0], [0.0, 0.0]]

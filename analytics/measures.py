@@ -1,0 +1,82 @@
+"""What `diff` adds up: one column per measure, one value per compared token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tokscore.analytics import off_policy
+from tokscore.analytics.comparison import ComparedBatch
+from tokscore.analytics.overlap import FloatArray
+
+# Measures that are intervals, in the order of the limits' columns.
+INTERVALS = (
+    "kl_teacher_student",
+    "kl_student_teacher",
+    "total_variation",
+    "entropy_teacher",
+    "entropy_student",
+)
+_COUNTS = (
+    "teacher_logprob",
+    "student_logprob",
+    "delta_p",
+    "unresolved_teacher",
+    "unresolved_student",
+    "teacher_rank",
+    "student_rank",
+    "n_teacher_rank1",
+    "n_student_rank1",
+    "n_teacher_ranked",
+    "n_student_ranked",
+    "n_agreeing",
+    "n_top1",
+    "n_beyond_vocabulary",
+    "n_unbounded_kl_teacher_student",
+    "n_unbounded_kl_student_teacher",
+)
+
+
+def interval_names(alphas: Sequence[float]) -> list[str]:
+    """Names of all intervals, such as `gjs_0.5`, in the order of the limits' columns."""
+    mixtures = [f"{measure}_{alpha:g}" for alpha in alphas for measure in ("gjs", "skew_kl")]
+    return [*INTERVALS, *mixtures]
+
+
+def column_names(alphas: Sequence[float]) -> list[str]:
+    """Names of the columns of `token_values`; those of `off_policy.COLUMNS` come first."""
+    limits = [f"{name}.{end}" for name in interval_names(alphas) for end in ("lower", "upper")]
+    return [*off_policy.COLUMNS, *_COUNTS, *limits]
+
+
+def token_values(batch: ComparedBatch) -> FloatArray:
+    """The columns in the order of `column_names`, shape [columns, tokens].
+
+    Upper limits that are not there count as 0, and are counted.
+    """
+    columns = batch.limits.columns
+    ranks = [np.nan_to_num(each) for each in (batch.teacher_ranks, batch.student_ranks)]
+    has_top = (batch.teacher_top >= 0) & (batch.student_top >= 0)
+    unbounded = [np.isinf(columns[:, column]) for column in (1, 3)]
+    counts = [
+        batch.teacher_logprobs,
+        batch.student_logprobs,
+        np.exp(batch.teacher_logprobs) - np.exp(batch.student_logprobs),
+        batch.limits.unresolved_teacher,
+        batch.limits.unresolved_student,
+        *ranks,
+        ranks[0] == 1,
+        ranks[1] == 1,
+        ranks[0] > 0,
+        ranks[1] > 0,
+        has_top & (batch.teacher_top == batch.student_top),
+        has_top,
+        batch.is_beyond_vocabulary,
+        *unbounded,
+    ]
+    limits = np.delete(columns, (10, 11), axis=1)
+    limits[:, 1][unbounded[0]] = 0.0
+    limits[:, 3][unbounded[1]] = 0.0
+    log_ratios = batch.teacher_logprobs - batch.student_logprobs
+    return np.vstack([*off_policy.ratio_columns(log_ratios), *counts, limits.T])
