@@ -40,6 +40,8 @@ SHORT_TEST_TOKENS = 5
 _SETTINGS = {
     "VLLM_NO_USAGE_STATS": "1",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
+    # A forked process would inherit the locks of threads that torch and tokenizers have started here.
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
 }
