@@ -1,22 +1,31 @@
-"""Counts and means of one dataset per group of tokens."""
+"""Counts, means and percentiles of one dataset per group of tokens."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-import polars as pl
-
-from tokscore.analytics.groups import Grouping, GroupKey, group_order, message_counts_by, parse_group_by
+from tokscore.analytics.coverage import Coverage, coverage_of
+from tokscore.analytics.groups import Grouping, GroupKey, group_order, parse_group_by
+from tokscore.analytics.message_sizes import MessageSizes, message_sizes
+from tokscore.analytics.token_counts import TokenCounts, count_tokens, new_counts
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.errors import InputError
 from tokscore.rendering.tables import DatasetKind
 
-# Sums are taken in whole numbers of 2**-48 nats, split in two so that they fit 64 bits for 2**35 tokens:
-# whole numbers add up alike in every order, floats do not.
-_COARSE, _FINE = 2**20, 2**28
+
+class Percentiles(NamedTuple):
+    """Values that so many percent of the tokens do not exceed, within 0.1 % of their size."""
+
+    p1: float
+    p5: float
+    p25: float
+    p50: float
+    p75: float
+    p95: float
+    p99: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +40,16 @@ class StatsRow:
         n_sampled_unknown: Where that cannot be told.
         n_messages: Messages, rendered or not; None where the group is no set of messages.
         tokens_per_message: Mean.
+        tokens_per_message_min: Of the shortest.
+        tokens_per_message_max: Of the longest.
+        tokens_per_message_p95: What 95 % of the messages do not exceed.
         n_scored: Tokens with a logprob.
         sum_logprob: Over scored tokens, nats.
         mean_logprob: Likewise.
         perplexity: exp(-mean_logprob).
         rank1_share: Share of ranked tokens that no other id beats.
         mean_entropy: Over tokens with an entropy, nats.
+        logprob_percentiles: Of scored tokens; None too with more than `token_counts.MAX_SKETCHES` groups.
     """
 
     group: GroupKey
@@ -46,19 +59,28 @@ class StatsRow:
     n_sampled_unknown: int
     n_messages: int | None
     tokens_per_message: float | None
+    tokens_per_message_min: int | None
+    tokens_per_message_max: int | None
+    tokens_per_message_p95: int | None
     n_scored: int | None
     sum_logprob: float | None
     mean_logprob: float | None
     perplexity: float | None
     rank1_share: float | None
     mean_entropy: float | None
+    logprob_percentiles: Percentiles | None
 
     def to_dict(self) -> dict[str, object]:
         """For JSON, which has no infinity: such values are null."""
-        return {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in asdict(self).items()
-        }
+        row = {name: _finite(value) for name, value in asdict(self).items()}
+        if self.logprob_percentiles is not None:
+            percentiles = self.logprob_percentiles._asdict()
+            row["logprob_percentiles"] = {name: _finite(value) for name, value in percentiles.items()}
+        return row
+
+
+def _finite(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +95,7 @@ class StatsReport:
         n_conversations: Conversations (or branches) in the dataset.
         n_errors: Records that became error rows.
         n_unscored: Tokens without a logprob; None for a token dataset.
+        coverage: The same counts, and why tokens have no logprob.
     """
 
     kind: DatasetKind
@@ -82,6 +105,7 @@ class StatsReport:
     n_conversations: int
     n_errors: int
     n_unscored: int | None
+    coverage: Coverage
 
     def rows(self) -> list[StatsRow]:
         """The groups and the total."""
@@ -90,6 +114,7 @@ class StatsReport:
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
         return {
+            "coverage": self.coverage.to_dict(),
             "kind": self.kind.value,
             "by": self.by.value,
             "groups": [row.to_dict() for row in self.groups],
@@ -103,121 +128,81 @@ class StatsReport:
 def stats(dataset: Path | str, *, by: str = "role") -> StatsReport:
     """Counts of a token dataset, and logprob statistics of a score dataset.
 
+    Memory does not grow with the number of tokens, and no number depends on how the dataset is divided
+    into parts.
+
     Args:
         dataset: Directory of either kind.
-        by: Token column that makes the groups, one of `GroupBy`.
+        by: What makes the groups, as `parse_group_by` takes it: `"role,metadata.source"`.
 
     Raises:
         UsageError: `by` is not allowed.
         InputError: No whole dataset, or a NaN in it.
     """
-    column = parse_group_by(by)
+    grouping = parse_group_by(by)
     opened = Dataset(Path(dataset))
     kind = opened.manifest.kind
-    counted = _counts(opened, column)
-    n_messages = message_counts_by(opened, column)
-    keys = sorted({*counted, *n_messages}, key=group_order)
-    nothing = dict.fromkeys(_aggregates(kind), 0)
-    rows = [_row(key, counted.get(key, nothing), n_messages.get(key), kind) for key in keys]
-    whole = {name: sum(group[name] for group in counted.values()) for name in nothing}
-    total = _row(None, whole, sum(n_messages.values()) if n_messages else None, kind)
-    if whole.get("n_nan"):
+    counted, whole = count_tokens(opened, grouping)
+    if whole.numbers.get("n_nan"):
         raise InputError(
-            f"{dataset} has {whole['n_nan']} logprobs or entropies that are NaN; score it again."
+            f"{dataset} has {whole.numbers['n_nan']} logprobs or entropies that are NaN; score it again."
         )
+    sizes, all_sizes = message_sizes(opened, grouping)
+    nothing = new_counts(kind)
+    keys = sorted({*counted, *sizes}, key=group_order)
+    coverage = coverage_of(opened, whole)
     return StatsReport(
         kind=kind,
-        by=column,
-        groups=tuple(rows),
-        total=total,
-        n_conversations=opened.n_conversations(),
-        n_errors=sum(1 for _ in opened.failures()),
-        n_unscored=None if total.n_scored is None else total.n_tokens - total.n_scored,
+        by=grouping,
+        groups=tuple(_row(key, counted.get(key, nothing), sizes.get(key), kind) for key in keys),
+        total=_row(None, whole, all_sizes, kind),
+        n_conversations=coverage.n_conversations,
+        n_errors=coverage.n_failed,
+        n_unscored=coverage.n_unscored,
+        coverage=coverage,
     )
 
 
-def _counts(dataset: Dataset, by: Grouping) -> dict[GroupKey, Mapping[str, int]]:
-    """Whole numbers of every group, by the names in `_aggregates`."""
-    kind = dataset.manifest.kind
-    scanned = pl.scan_parquet(dataset.files(kind.value))
-    aggregates = [expression.alias(name) for name, expression in _aggregates(kind).items()]
-    frame = scanned.group_by(pl.col(by.value).alias("group")).agg(aggregates).collect(engine="streaming")
-    return {row.pop("group"): row for row in frame.iter_rows(named=True)}
-
-
-def _aggregates(kind: DatasetKind) -> dict[str, pl.Expr]:
-    sampled = pl.col("is_sampled")
-    counts = {
-        "n_tokens": _count(pl.col("token_id").is_not_null()),
-        "n_content": _count(pl.col("is_content")),
-        "n_sampled": _count(sampled),
-        "n_sampled_unknown": _count(sampled.is_null()),
-    }
-    if kind is DatasetKind.TOKENS:
-        return counts
-    logprob, entropy, rank = pl.col("logprob"), pl.col("entropy"), pl.col("rank")
-    return counts | {
-        "n_scored": _count(logprob.is_not_null()),
-        "n_nan": _count(logprob.is_nan()) + _count(entropy.is_nan()),
-        "n_impossible": _count(logprob.is_infinite()),
-        "n_ranked": _count(rank.is_not_null()),
-        "n_rank1": _count(rank == 1),
-        "n_entropy": _count(entropy.is_not_null()),
-        "logprob_coarse": _coarse(logprob),
-        "logprob_fine": _fine(logprob),
-        "entropy_coarse": _coarse(entropy),
-        "entropy_fine": _fine(entropy),
-    }
-
-
-def _count(flag: pl.Expr) -> pl.Expr:
-    # Sums of booleans are 32 bits wide.
-    return flag.fill_null(value=False).cast(pl.Int64).sum()
-
-
-def _scaled(value: pl.Expr) -> pl.Expr:
-    return pl.when(value.is_finite()).then(value).cast(pl.Float64) * _COARSE
-
-
-def _coarse(value: pl.Expr) -> pl.Expr:
-    return _scaled(value).floor().cast(pl.Int64).sum()
-
-
-def _fine(value: pl.Expr) -> pl.Expr:
-    scaled = _scaled(value)
-    return ((scaled - scaled.floor()) * _FINE).round().cast(pl.Int64).sum()
-
-
-def _row(group: GroupKey, counts: Mapping[str, int], n_messages: int | None, kind: DatasetKind) -> StatsRow:
-    n_scored = n_impossible = None
-    sum_logprob = mean_logprob = perplexity = rank1_share = mean_entropy = None
+def _row(group: GroupKey, counts: TokenCounts, sizes: MessageSizes | None, kind: DatasetKind) -> StatsRow:
+    numbers = counts.numbers
+    n_scored = sum_logprob = mean_logprob = perplexity = rank1_share = mean_entropy = percentiles = None
     if kind is DatasetKind.SCORES:
-        n_scored, n_impossible = counts["n_scored"], counts["n_impossible"]
-        rank1_share = _ratio(counts["n_rank1"], counts["n_ranked"])
-        mean_entropy = _ratio(_sum(counts, "entropy"), counts["n_entropy"])
+        n_scored = numbers["n_scored"]
+        rank1_share = _ratio(numbers["n_rank1"], numbers["n_ranked"])
+        mean_entropy = _ratio(counts.total("entropy"), numbers["n_entropy"])
     if n_scored:
-        sum_logprob = -math.inf if n_impossible else _sum(counts, "logprob")
+        sum_logprob = -math.inf if numbers["n_impossible"] else counts.total("logprob")
         mean_logprob = sum_logprob / n_scored
         perplexity = math.exp(-mean_logprob) if mean_logprob > -700 else math.inf
+        percentiles = _percentiles(counts)
+    # Tokens over messages, not the mean of the sizes: a stop that opens the next message counts for that one.
+    per_message = None if sizes is None else _ratio(numbers["n_tokens"], sizes.n_messages)
     return StatsRow(
         group=group,
-        n_tokens=counts["n_tokens"],
-        n_content=counts["n_content"],
-        n_sampled=counts["n_sampled"],
-        n_sampled_unknown=counts["n_sampled_unknown"],
-        n_messages=n_messages,
-        tokens_per_message=None if n_messages is None else _ratio(counts["n_tokens"], n_messages),
+        n_tokens=numbers["n_tokens"],
+        n_content=numbers["n_content"],
+        n_sampled=numbers["n_sampled"],
+        n_sampled_unknown=numbers["n_sampled_unknown"],
+        n_messages=None if sizes is None else sizes.n_messages,
+        tokens_per_message=per_message,
+        tokens_per_message_min=None if sizes is None else sizes.minimum,
+        tokens_per_message_max=None if sizes is None else sizes.maximum,
+        tokens_per_message_p95=None if sizes is None else sizes.p95,
         n_scored=n_scored,
         sum_logprob=sum_logprob,
         mean_logprob=mean_logprob,
         perplexity=perplexity,
         rank1_share=rank1_share,
         mean_entropy=mean_entropy,
+        logprob_percentiles=percentiles,
     )
 
 
-def _sum(counts: Mapping[str, int], name: str) -> float:
-    return (counts[f"{name}_coarse"] * _FINE + counts[f"{name}_fine"]) / (_COARSE * _FINE)
+def _percentiles(counts: TokenCounts) -> Percentiles | None:
+    if counts.logprobs is None:
+        return None
+    found = (counts.logprobs.quantile(int(name[1:]) / 100) for name in Percentiles._fields)
+    return Percentiles(*(value for value in found if value is not None))
 
 
 def _ratio(total: float, n: int) -> float | None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokscore.cli import options
+from tokscore.cli import compare_models, options
 from tokscore.cli.options import Format
 from tokscore.cli.output import Cell, Column, note, print_json, print_rows
 
@@ -43,27 +42,52 @@ _CSV_COLUMNS = (
 
 
 def diff(
-    teacher: Annotated[Path, typer.Argument(metavar="TEACHER", help="Score dataset of one model.")],
-    student: Annotated[Path, typer.Argument(metavar="STUDENT", help="Score dataset of the other.")],
+    teacher: Annotated[
+        str, typer.Argument(metavar="TEACHER", help="Score dataset of one model; with --on, the model.")
+    ],
+    student: Annotated[
+        str, typer.Argument(metavar="STUDENT", help="Score dataset of the other, or that model.")
+    ],
     alpha: Annotated[
         float,
         options.option("--alpha", metavar="A", help="Weight of the teacher in the GJS, between 0 and 1."),
     ] = 0.5,
     by: options.Group = options.GroupBy.ROLE,
+    on: compare_models.On = None,
+    template: options.Template = None,
+    engine: compare_models.Engine = options.EngineChoice.AUTO,
+    top_k: compare_models.TopK = 20,
+    dtype: compare_models.Dtype = options.DtypeChoice.AUTO,
+    exact: compare_models.Exact = False,
+    teacher_model: compare_models.TeacherModel = None,
+    student_model: compare_models.StudentModel = None,
     form: options.FormatOption = Format.TABLE,
 ) -> None:
     """Compare two models token by token: KL both ways and GJS, by role.
 
     The datasets must hold the same tokens. Divergences are means per token in nats, as intervals: what the
     most likely ids leave open is never guessed, so the value over the whole vocabulary lies inside.
+    Two models are compared with --on: they score the same ids, rendered with the student's template, and
+    the scores are kept in the cache.
     """
     from tokscore.analytics import diff as compare
+    from tokscore.rendering.errors import UsageError
 
-    report = compare(teacher, student, alpha=alpha, by=by.value)
+    if exact and form is Format.CSV:
+        raise UsageError("--exact prints a table of its own, which CSV has no place for; use --format json.")
+    chosen = compare_models.OnOptions(template, engine.value, dtype.value, top_k)
+    sides = compare_models.open_sides(teacher, student, on or [], chosen)
+    sides = sides._replace(
+        teacher_model=teacher_model or sides.teacher_model, student_model=student_model or sides.student_model
+    )
+    report = compare(sides.teacher, sides.student, alpha=alpha, by=by.value)
+    whole = compare_models.exact(sides, [alpha], by.value) if exact else None
     if form is Format.JSON:
-        print_json(report.to_dict())
+        print_json(report.to_dict() | ({} if whole is None else {"exact": whole.to_dict()}))
     else:
         _print_report(report, form)
+        if whole is not None:
+            compare_models.print_exact(whole, form)
     for n, name in ((report.n_only_teacher, teacher), (report.n_only_student, student)):
         if n:
             note(f"warning: {n:,} conversations are only in {name} and were left out.")

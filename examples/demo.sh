@@ -27,7 +27,7 @@ run tokscore render examples/conversations.jsonl -m "$teacher" --template exampl
     -o demo-output/tokens
 run tokscore logprobs demo-output/tokens -m "$teacher" -o demo-output/teacher
 run tokscore logprobs demo-output/tokens -m "$student" -o demo-output/student
-run tokscore diff demo-output/teacher demo-output/student
+run tokscore diff demo-output/teacher demo-output/student --exact --teacher-model "$teacher" --student-model "$student"
 
 printf '\n[%3d s] done. The files:\n' "$((SECONDS - started))"
 echo "  demo-output/tokens    every token with its message, role and field"

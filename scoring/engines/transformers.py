@@ -43,6 +43,7 @@ class TransformersEngine:
         vocab_size: Width of the logits.
         details: Device and sizes.
         chunked: Whether logits are made in chunks.
+        chunk_rows: Rows of one.
     """
 
     def __init__(self, spec: EngineSpec, longest: int) -> None:  # noqa: ARG002 (needs no reservation)
@@ -60,12 +61,12 @@ class TransformersEngine:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._batch_tokens = spec.options.batch_tokens or BATCH_TOKENS[self._device.type]
         self._model: Model = _load(spec.model, spec.identity.dtype, self._device)
-        self._chunk_rows = max(1, LOGITS_BYTES[self._device.type] // (4 * self.vocab_size))
+        self.chunk_rows = max(1, LOGITS_BYTES[self._device.type] // (4 * self.vocab_size))
         self.chunked = self._head_gives_the_logits()
         self.details: Mapping[str, Setting] = {
             "device": self._device.type,
             "batch_tokens": self._batch_tokens,
-            "logits": f"{self._chunk_rows} rows at a time" if self.chunked else "a sequence at a time",
+            "logits": f"{self.chunk_rows} rows at a time" if self.chunked else "a sequence at a time",
         }
 
     @torch.inference_mode()
@@ -73,7 +74,7 @@ class TransformersEngine:
         generator = torch.Generator().manual_seed(0)
         length = min(_PROBE_LENGTH, self.max_length)
         ids = torch.randint(self.vocab_size, (1, length), generator=generator).to(self._device)
-        with _engine_errors():
+        with engine_errors():
             logits = self._model(input_ids=ids, use_cache=False).logits
             if logits.shape[-1] != self.vocab_size:
                 raise EngineError(
@@ -94,30 +95,46 @@ class TransformersEngine:
         Raises:
             EngineError: Out of memory, or the model failed.
         """
+        for batch in self.batches(sequences):
+            with engine_errors(), torch.inference_mode():
+                scores = [
+                    self._score_rows(chunks, sequence)
+                    for chunks, sequence in zip(self.logits(batch), batch, strict=True)
+                ]
+            for sequence, one in zip(batch, scores, strict=True):
+                yield sequence.key, one
+
+    def batches(self, sequences: Iterable[TokenSequence]) -> Iterator[list[TokenSequence]]:
+        """The sequences in lists that are run together, the longest of each window first."""
         for window in windows(sequences, WINDOW_BATCHES * self._batch_tokens):
             # Longest first: what does not fit in memory fails at once.
             waiting = sorted(window, key=lambda sequence: -len(sequence.token_ids))
             while waiting:
                 n = max(1, self._batch_tokens // len(waiting[0].token_ids)) if self.chunked else 1
-                with _engine_errors():
-                    scores = self._score_batch(waiting[:n])
-                for sequence, one in zip(waiting[:n], scores, strict=True):
-                    yield sequence.key, one
+                yield waiting[:n]
                 del waiting[:n]
 
     @torch.inference_mode()
-    def _score_batch(self, batch: list[TokenSequence]) -> list[SequenceScores]:
+    def logits(
+        self, batch: list[TokenSequence], chunk_rows: int | None = None
+    ) -> list[Iterator[torch.Tensor]]:
+        """Logits about the wanted tokens of each sequence of a batch, made as they are asked for.
+
+        Args:
+            batch: One of `batches`.
+            chunk_rows: Rows of a block, by default the engine's.
+
+        Returns:
+            For each sequence, blocks of [rows, vocab] of the model's type.
+        """
         padded = torch.zeros((len(batch), len(batch[0].token_ids)), dtype=torch.int64)
         mask = torch.zeros_like(padded)
         for row, sequence in enumerate(batch):
             length = len(sequence.token_ids)
             padded[row, :length] = torch.from_numpy(sequence.token_ids.astype(np.int64))
             mask[row, :length] = 1
-        to_logits = self._run(padded.to(self._device), mask.to(self._device))
-        return [
-            self._score_rows(to_logits(row, self._rows(sequence)), sequence)
-            for row, sequence in enumerate(batch)
-        ]
+        to_logits = self._run(padded.to(self._device), mask.to(self._device), chunk_rows or self.chunk_rows)
+        return [to_logits(row, self._rows(sequence)) for row, sequence in enumerate(batch)]
 
     def _rows(self, sequence: TokenSequence) -> torch.Tensor | slice:
         """The positions whose logits are about wanted tokens."""
@@ -126,20 +143,20 @@ class TransformersEngine:
         return torch.from_numpy(np.flatnonzero(sequence.wanted)).to(self._device)
 
     def _run(
-        self, ids: torch.Tensor, mask: torch.Tensor
+        self, ids: torch.Tensor, mask: torch.Tensor, chunk_rows: int
     ) -> Callable[[int, torch.Tensor | slice], Iterator[torch.Tensor]]:
         """Run the model; the result gives the logits of some positions of a row, in chunks."""
         arguments = {"input_ids": ids, "attention_mask": mask, "use_cache": False}
         if self.chunked:
             hidden = self._model.base_model(**arguments).last_hidden_state
             head = self._model.get_output_embeddings()
-            return lambda row, at: (head(chunk) for chunk in hidden[row, at].split(self._chunk_rows))
+            return lambda row, at: (head(chunk) for chunk in hidden[row, at].split(chunk_rows))
         logits = self._model(**arguments).logits
-        return lambda row, at: iter(logits[row, at].split(self._chunk_rows))
+        return lambda row, at: iter(logits[row, at].split(chunk_rows))
 
     def _score_rows(self, chunks: Iterator[torch.Tensor], sequence: TokenSequence) -> SequenceScores:
         targets = torch.from_numpy(sequence.targets().astype(np.int64)).to(self._device)
-        ids = torch.split(targets, self._chunk_rows)
+        ids = torch.split(targets, self.chunk_rows)
         parts = [
             score_logits(logits, realised, self._top_k, self._temperature)
             for logits, realised in zip(chunks, ids, strict=True)
@@ -245,7 +262,7 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _engine_errors() -> Iterator[None]:
+def engine_errors() -> Iterator[None]:
     """Failures of torch as engine errors."""
     try:
         yield

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
 import pytest
 
-from tokscore.analytics import TopK, topk_divergences
+from tokscore.analytics import TopK, diff, topk_divergences
+from tokscore.analytics.exact import exact_report, write_exact
 from tokscore.rendering import ConversationError, open_source
-from tokscore.scoring import TokenSequence, load_engine
+from tokscore.scoring import TokenSequence, load_engine, plan_engine, score
 
 torch = pytest.importorskip("torch")
+from tokscore.scoring.exact import ExactTokens, ModelPair, exact_divergences  # noqa: E402 (needs torch)
 
 pytestmark = [pytest.mark.model, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -57,14 +62,22 @@ def scored_with_logits(
     engine.close()
 
 
-def exact(teacher: Any, student: Any) -> np.ndarray[Any, Any]:
-    """KL(T||S), KL(S||T) and GJS in float64 from two blocks of logits; shape [3, rows]."""
+def full_softmax(teacher: Any, student: Any) -> np.ndarray[Any, Any]:
+    """KL(T||S), KL(S||T), GJS, TV and both entropies in float64 from two blocks of logits; shape [6, rows]."""
     p, q = (torch.log_softmax(logits.double(), dim=-1) for logits in (teacher, student))
     m = torch.logaddexp(p + np.log(ALPHA), q + np.log1p(-ALPHA))
     kl_teacher_student = (p.exp() * (p - q)).sum(-1)
     kl_student_teacher = (q.exp() * (q - p)).sum(-1)
     gjs = ALPHA * (p.exp() * (p - m)).sum(-1) + (1 - ALPHA) * (q.exp() * (q - m)).sum(-1)
-    return np.stack([kl_teacher_student.numpy(), kl_student_teacher.numpy(), gjs.numpy()])
+    total_variation = (p.exp() - q.exp()).abs().sum(-1) / 2
+    entropies = (-(logprobs.exp() * logprobs).sum(-1) for logprobs in (p, q))
+    values = (kl_teacher_student, kl_student_teacher, gjs, total_variation, *entropies)
+    return np.stack([value.numpy() for value in values])
+
+
+def stacked(values: ExactTokens) -> np.ndarray[Any, Any]:
+    """In the order of `full_softmax`."""
+    return np.stack([*values[2:4], values.gjs[0], *values[4:7]])
 
 
 def test_every_interval_of_the_examples_contains_the_exact_value(
@@ -86,10 +99,10 @@ def test_every_interval_of_the_examples_contains_the_exact_value(
             alpha=ALPHA,
             token_ids=token_ids[1:],
         )
-        values = np.concatenate(
-            [exact(t, s) for t, s in zip(teacher_logits.split(256), student_logits.split(256), strict=True)],
-            axis=1,
+        exact = exact_divergences(
+            teacher_logits, student_logits, torch.from_numpy(token_ids[1:].astype(np.int64)), alphas=(ALPHA,)
         )
+        values = (exact.kl_teacher_student, exact.kl_student_teacher, exact.gjs[0])
         for value, bounds in zip(values, divergences, strict=True):
             assert (bounds.lower <= value).all()
             assert (value <= bounds.upper).all()
@@ -99,3 +112,89 @@ def test_every_interval_of_the_examples_contains_the_exact_value(
         n_checked += len(token_ids) - 1
     assert n_checked == sum(len(token_ids) - 1 for token_ids in sequences) > 8_000
     assert 0 < np.concatenate(widths).mean() < np.log(2)
+
+
+def test_the_pair_equals_a_full_softmax_of_its_models(teacher_model: Path, student_model: Path) -> None:
+    rng = np.random.default_rng(5)
+    sequences = [
+        TokenSequence(key, rng.integers(0, 49_152, n).astype(np.int32)) for key, n in enumerate((9, 5))
+    ]
+    plans = [
+        plan_engine(str(model), engine="transformers", top_k=0) for model in (teacher_model, student_model)
+    ]
+    pair = ModelPair(*plans, alphas=(ALPHA,))
+    found = dict(pair.measure(sequences))
+    with torch.inference_mode():
+        logits = [[torch.cat(list(rows)) for rows in engine.logits(sequences)] for engine in pair.engines]
+    pair.close()
+    for sequence, mine, theirs in zip(sequences, *logits, strict=True):
+        values = found[sequence.key]
+        np.testing.assert_allclose(stacked(values), full_softmax(mine, theirs), atol=1e-9)
+        logprobs = torch.log_softmax(mine.double(), -1).numpy()[np.arange(len(mine)), sequence.targets()]
+        np.testing.assert_allclose(values.teacher_logprobs, logprobs, atol=1e-9)
+
+
+def test_equal_logits_differ_by_exactly_nothing() -> None:
+    logits = torch.randn(7, 300, generator=torch.Generator().manual_seed(1)) * 9
+    values = exact_divergences(logits, logits, torch.zeros(7, dtype=torch.int64), alphas=(0.1, 0.3, 0.77))
+    for column in (*values[2:5], values.gjs):
+        assert not column.any()
+
+
+def test_ids_that_one_model_rules_out() -> None:
+    teacher = torch.tensor([[0.0, 0.0, -np.inf], [0.0, -1e4, -900.0]])
+    student = torch.tensor([[0.0, -np.inf], [-1e4, 0.0]])
+    values = exact_divergences(teacher, student, torch.tensor([0, 1]), alphas=(0.5,))
+    np.testing.assert_allclose(values.kl_teacher_student, [np.inf, 1e4])
+    np.testing.assert_allclose(values.kl_student_teacher, [np.log(2), 1e4])
+    np.testing.assert_allclose(values.total_variation, [0.5, 1])
+    np.testing.assert_allclose(
+        values.gjs[0], [0.25 * np.log(2 / 3) + 0.25 * np.log(2) + 0.5 * np.log(4 / 3), np.log(2)]
+    )
+
+
+@pytest.mark.parametrize("by", ["role", "message_index,is_sampled", "metadata.topic"])
+def test_means_of_the_table_lie_in_the_intervals(tiny_pair: tuple[Path, Path, Path], by: str) -> None:
+    teacher, student, table = tiny_pair
+    report = exact_report(table, teacher, by=by)
+    rows = pl.read_parquet(table)
+    assert report.total.n_tokens == len(rows) == pq.read_table(teacher / "scores").num_rows - 2
+    for name in ("kl_teacher_student", "gjs_0.1", "student_entropy"):
+        assert report.total.values[name] == pytest.approx(rows[name].mean(), abs=1e-12)
+    assert sum(group.n_tokens for group in report.groups) == len(rows)
+    if by == "metadata.topic":
+        first = rows.filter(pl.col("conversation_id") == "a")
+        assert [group.group for group in report.groups] == ["greeting", None]
+        assert report.groups[0].values["gjs_0.9"] == pytest.approx(first["gjs_0.9"].mean(), abs=1e-12)
+    if by == "role":
+        for group, bounds in zip(report.groups, diff(teacher, student, alpha=0.1).groups, strict=True):
+            value = group.values["gjs_0.1"]
+            assert group.group == bounds.group
+            assert value is not None
+            assert bounds.gjs.lower is not None
+            assert bounds.gjs.upper is not None
+            assert bounds.gjs.lower <= value <= bounds.gjs.upper
+
+
+@pytest.fixture(scope="module")
+def tiny_pair(
+    tiny_model: Path, other_tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path, Path]:
+    """Two score datasets, and the exact table of their models."""
+    folder = tmp_path_factory.mktemp("pair")
+    records = [
+        {"id": name, "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": text}]}
+        for name, text in (("a", "Hello!"), ("b", "Good morning."))
+    ]
+    records[0]["metadata"] = {"topic": "greeting"}
+    (folder / "convs.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    plans = [
+        plan_engine(str(model), engine="transformers", top_k=5) for model in (tiny_model, other_tiny_model)
+    ]
+    for model, plan, name in zip((tiny_model, other_tiny_model), plans, ("teacher", "student"), strict=True):
+        score(open_source(str(folder / "convs.jsonl"), str(model)), folder / name, plan)
+    pair = ModelPair(*plans, alphas=(0.1, 0.9))
+    table = folder / "exact.parquet"
+    write_exact(table, folder / "teacher", folder / "student", pair.measure, alphas=(0.1, 0.9))
+    pair.close()
+    return folder / "teacher", folder / "student", table

@@ -1,0 +1,266 @@
+"""Divergences over the whole vocabulary: a table with a row for each token, and its means per group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tokscore.analytics.divergence import check_alpha
+from tokscore.analytics.groups import Grouping, GroupKey, group_order, metadata_value, parse_group_by
+from tokscore.analytics.pairing import Pair, Pairing
+from tokscore.analytics.totals import ExactSums
+from tokscore.rendering.dataset import Dataset
+from tokscore.rendering.parts import temporary_name
+from tokscore.rendering.tables import DatasetKind
+from tokscore.scoring.engine import TokenSequence
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tokscore.scoring.exact import ExactTokens
+
+    Measure = Callable[[Iterable[TokenSequence]], Iterator[tuple[int, ExactTokens]]]
+
+_ATTRIBUTION = ("position", "message_index", "role", "source", "is_content", "is_sampled")
+# Natural logarithms, float64; a KL is inf where its second model rules out what the first allows.
+VALUES = (
+    "teacher_logprob",
+    "student_logprob",
+    "kl_teacher_student",
+    "kl_student_teacher",
+    "total_variation",
+    "teacher_entropy",
+    "student_entropy",
+)
+_KLS = ("kl_teacher_student", "kl_student_teacher")
+
+
+def gjs_name(alpha: float) -> str:
+    """Name of the column with the GJS of this alpha."""
+    return f"gjs_{alpha:g}"
+
+
+def exact_schema(alphas: Sequence[float]) -> pa.Schema:
+    """One row per token that both models gave a logprob: whose it is, and the values in nats."""
+    return pa.schema(
+        [
+            pa.field("conversation_id", pa.string(), nullable=False),
+            pa.field("branch", pa.int32(), nullable=False),
+            pa.field("position", pa.int32(), nullable=False),
+            pa.field("message_index", pa.int32(), nullable=False),
+            pa.field("role", pa.string()),
+            pa.field("source", pa.string(), nullable=False),
+            pa.field("is_content", pa.bool_(), nullable=False),
+            pa.field("is_sampled", pa.bool_()),
+            *(pa.field(name, pa.float64(), nullable=False) for name in (*VALUES, *map(gjs_name, alphas))),
+        ]
+    )
+
+
+def write_exact(
+    path: Path, teacher: Path | str, student: Path | str, measure: Measure, *, alphas: Sequence[float]
+) -> int:
+    """Compare two models over the whole vocabulary and write a row for each token.
+
+    Args:
+        path: Parquet file, schema `exact_schema`; it appears when it is whole.
+        teacher: Score dataset; its tokens, where both models gave a logprob, are compared.
+        student: Score dataset of the same conversations.
+        measure: `scoring.exact.ModelPair.measure` of the models that scored the datasets.
+        alphas: As the models compare with.
+
+    Returns:
+        Number of rows.
+
+    Raises:
+        UsageError: An alpha is not between 0 and 1.
+        InputError: The datasets cannot be compared.
+        EngineError: A model failed.
+    """
+    for alpha in alphas:
+        check_alpha(alpha)
+    pairing = Pairing(
+        Dataset(Path(teacher), kind=DatasetKind.SCORES),
+        Dataset(Path(student), kind=DatasetKind.SCORES),
+        teacher_columns=["logprob", *_ATTRIBUTION],
+        student_columns=["logprob"],
+    )
+    waiting: dict[int, Pair] = {}
+
+    def sequences() -> Iterator[TokenSequence]:
+        for key, pair in enumerate(pairing):
+            wanted = _compared(pair)[1:]
+            if wanted.any():
+                waiting[key] = pair
+                yield TokenSequence(key, pair.teacher["token_id"].to_numpy(), wanted)
+
+    schema = exact_schema(alphas)
+    n_rows = 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_name(path)
+    try:
+        with pq.ParquetWriter(temporary, schema, compression="zstd", compression_level=3) as writer:
+            for key, values in measure(sequences()):
+                table = _rows(waiting.pop(key), values, schema)
+                # A conversation is one row group: what sums the rows reads one at a time.
+                writer.write_table(table, row_group_size=table.num_rows)
+                n_rows += table.num_rows
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return n_rows
+
+
+def _compared(pair: Pair) -> NDArray[np.bool_]:
+    both = pc.and_(pc.is_valid(pair.teacher["logprob"]), pc.is_valid(pair.student["logprob"]))
+    compared: NDArray[np.bool_] = both.to_numpy()
+    return compared
+
+
+def _rows(pair: Pair, values: ExactTokens, schema: pa.Schema) -> pa.Table:
+    owners = pair.teacher.select(list(_ATTRIBUTION)).filter(pa.array(_compared(pair)))
+    n = owners.num_rows
+    columns = [
+        pa.array([pair.conversation_id] * n, pa.string()),
+        pa.array(np.full(n, pair.branch, np.int32)),
+        *owners.columns,
+        *(pa.array(column) for column in values[: len(VALUES)]),
+        *(pa.array(column) for column in values.gjs),
+    ]
+    return pa.table(columns, schema=schema)
+
+
+@dataclass(frozen=True, slots=True)
+class ExactRow:
+    """Means per token of one group over the whole vocabulary, in nats.
+
+    Attributes:
+        group: What its tokens share.
+        n_tokens: Tokens compared.
+        n_infinite: Tokens with an infinite KL, by the name of the KL; its mean is None then.
+        values: Means by the names in `VALUES` and of each `gjs_ALPHA`.
+    """
+
+    group: GroupKey
+    n_tokens: int
+    n_infinite: Mapping[str, int]
+    values: Mapping[str, float | None]
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON."""
+        counts = {f"{name}_n_infinite": n for name, n in self.n_infinite.items()}
+        return {"group": self.group, "n_tokens": self.n_tokens, **self.values, **counts}
+
+
+@dataclass(frozen=True, slots=True)
+class ExactReport:
+    """Means of an exact table.
+
+    Attributes:
+        by: What the groups share.
+        names: Of the values, in order.
+        groups: One row per group, tokens of no message last.
+        total: All tokens together.
+    """
+
+    by: Grouping
+    names: tuple[str, ...]
+    groups: tuple[ExactRow, ...]
+    total: ExactRow
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "by": self.by.value,
+            "groups": [row.to_dict() for row in self.groups],
+            "total": self.total.to_dict(),
+        }
+
+
+def exact_report(path: Path, dataset: Path | str, *, by: str = "role") -> ExactReport:
+    """Means of what `write_exact` wrote; they do not depend on the order of the conversations.
+
+    Args:
+        path: The table.
+        dataset: One of the datasets, for the metadata of its conversations.
+        by: As `parse_group_by` takes it.
+
+    Raises:
+        UsageError: `by` is not allowed.
+    """
+    grouping = parse_group_by(by)
+    metadata = _metadata(Dataset(Path(dataset)), grouping)
+    file = pq.ParquetFile(path)
+    names = tuple(name for name in file.schema_arrow.names if name in VALUES or name.startswith("gjs_"))
+    groups: dict[GroupKey, _Means] = {}
+    total = _Means(names)
+    for index in range(file.num_row_groups):
+        rows = pl.DataFrame(file.read_row_group(index))
+        conversation = rows["conversation_id"][0], rows["branch"][0]
+        rows = rows.with_columns(
+            pl.lit(values.get(conversation)).alias(name) for name, values in metadata.items()
+        )
+        sums = rows.group_by(grouping.names, maintain_order=True).agg(_aggregates(names))
+        for *values, n_tokens, summed, infinite in sums.iter_rows():
+            group = groups.setdefault(grouping.key(values), _Means(names))
+            group.add(n_tokens, summed.values(), infinite.values())
+        n_tokens, summed, infinite = rows.select(_aggregates(names)).row(0)
+        total.add(n_tokens, summed.values(), infinite.values())
+    return ExactReport(
+        grouping,
+        names,
+        tuple(groups[key].row(key) for key in sorted(groups, key=group_order)),
+        total.row(None),
+    )
+
+
+def _aggregates(names: Sequence[str]) -> list[pl.Expr]:
+    return [
+        pl.len(),
+        pl.struct(
+            pl.when(pl.col(name).is_finite()).then(pl.col(name)).sum().alias(name) for name in names
+        ).alias("sums"),
+        pl.struct(pl.col(name).is_infinite().sum().alias(name) for name in names).alias("infinite"),
+    ]
+
+
+def _metadata(dataset: Dataset, by: Grouping) -> dict[str, dict[tuple[str, int], object]]:
+    if not by.metadata_names:
+        return {}
+    columns = ["conversation_id", "branch", "metadata"]
+    rows = pl.scan_parquet(dataset.files("conversations")).select(columns).collect().rows()
+    return {
+        name: {(row[0], row[1]): metadata_value(row[2], name) for row in rows} for name in by.metadata_names
+    }
+
+
+class _Means:
+    """Running sums of one group."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._sums = ExactSums(len(names))
+        self._n_infinite = [0] * len(names)
+        self._n_tokens = 0
+
+    def add(self, n_tokens: int, sums: Iterable[float], infinite: Iterable[int]) -> None:
+        """Add the tokens of one conversation."""
+        self._n_tokens += n_tokens
+        self._sums.add(sums)
+        self._n_infinite = [mine + n for mine, n in zip(self._n_infinite, infinite, strict=True)]
+
+    def row(self, group: GroupKey) -> ExactRow:
+        infinite = dict(zip(self._names, self._n_infinite, strict=True))
+        values = {
+            name: None if infinite[name] or not self._n_tokens else total / self._n_tokens
+            for name, total in zip(self._names, self._sums.values(), strict=True)
+        }
+        return ExactRow(group, self._n_tokens, {name: infinite[name] for name in _KLS}, values)

@@ -1,0 +1,48 @@
+"""How many tokens messages have."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import polars as pl
+
+from tokscore.analytics.groups import GroupBy, Grouping, GroupKey
+from tokscore.rendering.dataset import Dataset
+
+
+class MessageSizes(NamedTuple):
+    """Tokens per message of one group of messages, rendered or not.
+
+    Attributes:
+        n_messages: At least one.
+        minimum: Least tokens of one.
+        mean: Tokens of one.
+        maximum: Most tokens of one.
+        p95: The least number that 95 % of the messages do not exceed.
+    """
+
+    n_messages: int
+    minimum: int
+    mean: float
+    maximum: int
+    p95: int
+
+
+def message_sizes(dataset: Dataset, by: Grouping) -> tuple[dict[GroupKey, MessageSizes], MessageSizes | None]:
+    """The sizes of every group and of all messages; none where a group is no set of messages."""
+    if not {*by.names} <= {GroupBy.ROLE, GroupBy.MESSAGE_INDEX}:
+        return {}, None
+    messages = pl.scan_parquet(dataset.files("messages"))
+    size = pl.col("n_tokens")
+    rank = (pl.len() * 19 + 19) // 20
+    sizes = [
+        pl.len().alias("n"),
+        size.min().alias("min"),
+        size.mean().alias("mean"),
+        size.max().alias("max"),
+        size.sort().get(rank - 1).alias("p95"),
+    ]
+    groups = messages.group_by(by.names).agg(sizes).collect()
+    total = messages.select(sizes).collect().row(0)
+    found = {by.key(row[: len(by.names)]): MessageSizes(*row[len(by.names) :]) for row in groups.iter_rows()}
+    return found, MessageSizes(*total) if total[0] else None

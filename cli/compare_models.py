@@ -1,0 +1,269 @@
+"""What `tokscore diff` compares: datasets as they are, or models that first score conversations."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from tokscore.cli import options as shared
+from tokscore.cli.inputs import expand_patterns
+from tokscore.cli.output import Column, ProgressLine, note, print_rows
+
+if TYPE_CHECKING:
+    from tokscore.analytics.exact import ExactReport
+    from tokscore.cli.options import Format
+    from tokscore.rendering.manifest import Manifest
+    from tokscore.scoring.load import EngineSpec
+
+On = Annotated[
+    list[str] | None,
+    shared.option(
+        "--on",
+        metavar="INPUT",
+        help="Conversations, or a token dataset, to compare two models on; may be given several times.",
+    ),
+]
+Engine = Annotated[
+    shared.EngineChoice, shared.option("--engine", help="With --on, what scores: as in logprobs.")
+]
+TopK = Annotated[
+    int,
+    shared.option("--top-k", metavar="K", min=0, help="With --on, most likely ids to keep of each token."),
+]
+Dtype = Annotated[
+    shared.DtypeChoice,
+    shared.option("--dtype", help="With --on, type to compute in; auto is each model's own."),
+]
+Exact = Annotated[
+    bool,
+    shared.option(
+        "--exact", help="Add the values over the whole vocabulary, with both models run by transformers."
+    ),
+]
+TeacherModel = Annotated[
+    str | None,
+    shared.option("--teacher-model", metavar="MODEL", help="For --exact, the model that scored TEACHER."),
+]
+StudentModel = Annotated[
+    str | None,
+    shared.option("--student-model", metavar="MODEL", help="For --exact, the model that scored STUDENT."),
+]
+
+_TITLES = {
+    "teacher_logprob": "logprob T",
+    "student_logprob": "logprob S",
+    "kl_teacher_student": "KL(T||S)",
+    "kl_student_teacher": "KL(S||T)",
+    "total_variation": "TV",
+    "teacher_entropy": "entropy T",
+    "student_entropy": "entropy S",
+}
+
+
+class Sides(NamedTuple):
+    """Two score datasets, and the models that scored them where they are known.
+
+    Attributes:
+        teacher: Score dataset.
+        student: Score dataset.
+        teacher_model: Directory or hub id, None where only the dataset was given.
+        student_model: Likewise.
+    """
+
+    teacher: Path
+    student: Path
+    teacher_model: str | None
+    student_model: str | None
+
+
+class OnOptions(NamedTuple):
+    """How the conversations of `--on` are rendered and scored; the options of the same names."""
+
+    template: Path | None = None
+    engine: str = "auto"
+    dtype: str = "auto"
+    top_k: int = 20
+
+
+def open_sides(teacher: str, student: str, on: Sequence[str], options: OnOptions) -> Sides:
+    """The datasets behind the two arguments of diff; models score the conversations of `on` first.
+
+    A directory with manifest.json is a dataset, one with config.json a model, and what is no directory a
+    model on the hub. The conversations are rendered once, with the student's template. All of it lands in
+    `cache_directory` and is used again.
+
+    Raises:
+        UsageError: `on` is missing or out of place, or one is a dataset and the other a model.
+        InputError: Neither, or the models' vocabularies differ.
+    """
+    from tokscore.rendering.errors import UsageError
+
+    are_datasets = [_is_dataset(name) for name in (teacher, student)]
+    if all(are_datasets):
+        if on:
+            raise UsageError(f"{teacher} and {student} are scored already; --on is for models. Leave it out.")
+        return Sides(Path(teacher), Path(student), None, None)
+    if any(are_datasets):
+        dataset, model = (teacher, student) if are_datasets[0] else (student, teacher)
+        raise UsageError(
+            f"{dataset} is a dataset and {model} is none; expected two score datasets, or two models with "
+            "--on. Score the model first: tokscore logprobs."
+        )
+    if not on:
+        raise UsageError(
+            f"{teacher} and {student} are models; give the conversations to compare them on: "
+            "--on convs.jsonl."
+        )
+    return _score_both(teacher, student, on, options)
+
+
+def _is_dataset(name: str) -> bool:
+    """Whether a directory holds a dataset.
+
+    Raises:
+        InputError: It is there, and neither dataset nor model.
+    """
+    from tokscore.rendering.errors import InputError
+    from tokscore.rendering.manifest import MANIFEST_NAME
+
+    path = Path(name).expanduser()
+    if (path / MANIFEST_NAME).is_file():
+        return True
+    if path.exists() and not (path / "config.json").is_file():
+        raise InputError(
+            f"{name} has neither {MANIFEST_NAME} nor config.json; expected a score dataset, "
+            "or a model with --on."
+        )
+    return False
+
+
+def cache_directory() -> Path:
+    """$TOKSCORE_CACHE, else tokscore in $XDG_CACHE_HOME or in ~/.cache."""
+    chosen = os.environ.get("TOKSCORE_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "tokscore"
+
+
+def _score_both(teacher: str, student: str, on: Sequence[str], options: OnOptions) -> Sides:
+    from tokscore.scoring import plan_engine
+
+    tokens = _rendered(student, on, options)
+    scored = []
+    for model in (teacher, student):
+        spec = plan_engine(model, engine=options.engine, dtype=options.dtype, top_k=options.top_k)
+        scored.append(_scored(tokens, model, spec))
+    return Sides(scored[0], scored[1], teacher, student)
+
+
+def _rendered(student: str, on: Sequence[str], options: OnOptions) -> Path:
+    """The token dataset of the conversations, from the cache where it is there."""
+    from tokscore.rendering.run import render
+    from tokscore.rendering.source import ConversationSource, open_source
+    from tokscore.rendering.workers import all_cores
+
+    source = open_source(expand_patterns(list(on)), student, template=options.template)
+    if not isinstance(source, ConversationSource):
+        return Path(on[0])
+    out = _place("tokens", [source.tokenizer, source.settings, list(source.inputs)])
+    with ProgressLine("rendering", source.n_conversations, "conversations") as line:
+        render(source, out, workers=all_cores(), progress=line.update)
+    return out
+
+
+def _scored(tokens: Path, model: str, spec: EngineSpec) -> Path:
+    """The score dataset of one model, from the cache where it is there."""
+    from tokscore.rendering.source import DatasetSource
+    from tokscore.scoring import score
+    from tokscore.scoring.run import score_manifest
+
+    # Opening it for a model refuses another vocabulary.
+    source = DatasetSource(tokens, model=model)
+    out = _place("scores", score_manifest(source, spec).plan_hash)
+    note(f"{spec.identity.name}: {spec.identity.engine}, {spec.identity.dtype}, in {out}")
+    with ProgressLine("scoring", None, "tokens") as line:
+        score(source, out, spec, progress=lambda done, total: line.update(done, done, total))
+    return out
+
+
+def _place(kind: str, key: object) -> Path:
+    """Where the cache keeps what `key` describes."""
+    import msgspec
+
+    digest = hashlib.sha256(msgspec.json.encode(key, order="deterministic")).hexdigest()
+    return cache_directory() / "diff" / f"{kind}-{digest[:32]}"
+
+
+def exact(sides: Sides, alphas: Sequence[float], by: str) -> ExactReport:
+    """Means over the whole vocabulary, computed with both models or read from the cache.
+
+    Raises:
+        UsageError: A model is not known.
+        InputError: A model is not the one that scored its dataset.
+        EngineError: torch is not installed, or a model failed.
+    """
+    from tokscore.analytics.exact import exact_report, write_exact
+    from tokscore.rendering.manifest import read_manifest
+
+    manifests = [read_manifest(sides.teacher), read_manifest(sides.student)]
+    path = _place("exact", [*(manifest.plan_hash for manifest in manifests), list(alphas)])
+    path = path.with_suffix(".parquet")
+    if not path.is_file():
+        names = ("teacher", "student")
+        models = (sides.teacher_model, sides.student_model)
+        specs = [_spec(*side) for side in zip(names, models, manifests, strict=True)]
+        from tokscore.scoring.exact import ModelPair
+
+        note(f"comparing {specs[0].identity.name} with {specs[1].identity.name} over the whole vocabulary")
+        pair = ModelPair(*specs, alphas=alphas)
+        try:
+            write_exact(path, sides.teacher, sides.student, pair.measure, alphas=alphas)
+        finally:
+            pair.close()
+    note(f"exact values of every token: {path}")
+    return exact_report(path, sides.teacher, by=by)
+
+
+def _spec(side: str, model: str | None, manifest: Manifest) -> EngineSpec:
+    """The transformers engine with the model, dtype and temperature of a dataset."""
+    from tokscore.rendering.errors import InputError, UsageError
+    from tokscore.scoring import plan_engine
+
+    identity = manifest.model
+    if identity is None:
+        raise InputError(f"the {side}'s dataset holds no scores; expected a score dataset.")
+    if model is None:
+        raise UsageError(
+            f"--exact runs the models again, and a dataset does not say where {identity.name} is. "
+            f"Give it: --{side}-model DIR."
+        )
+    spec = plan_engine(
+        model,
+        engine="transformers",
+        dtype=identity.dtype,
+        temperature=float(manifest.settings.get("temperature") or 1.0),
+        top_k=0,
+    )
+    if identity.sha256 and spec.identity.sha256 and identity.sha256 != spec.identity.sha256:
+        raise InputError(
+            f"{model} is not the model that scored the {side}'s dataset: its sha256 is "
+            f"{spec.identity.sha256[:12]}, {identity.name} has {identity.sha256[:12]}."
+        )
+    return spec
+
+
+def print_exact(report: ExactReport, form: Format) -> None:
+    """Print the means of every group."""
+    from tokscore.analytics import group_label
+
+    columns = [
+        Column("group", report.by.value),
+        Column("n_tokens", "tokens"),
+        *(Column(name, _TITLES.get(name, name.replace("gjs_", "GJS "))) for name in report.names),
+    ]
+    named = [*((group_label(row.group, report.by), row) for row in report.groups), ("(all)", report.total)]
+    rows = [{**row.to_dict(), "group": label} for label, row in named]
+    print_rows(columns, rows, form, title="Exact, over the whole vocabulary (mean per token in nats)")

@@ -1,0 +1,116 @@
+"""`tokscore diff` with models, and with the exact values."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tokscore.cli.main import app
+from tokscore.rendering.errors import InputError, TokscoreError, UsageError
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of its own."""
+    monkeypatch.setenv("TOKSCORE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def on(write_jsonl: Callable[..., Path], conversation: dict[str, object]) -> Path:
+    """A file with one conversation."""
+    return write_jsonl(conversation)
+
+
+def diff(*arguments: str | Path) -> Any:
+    """The parsed output; what fails, raises."""
+    finished = CliRunner().invoke(app, ["diff", *map(str, arguments), "--format", "json"])
+    if isinstance(finished.exception, TokscoreError):
+        raise finished.exception
+    assert finished.exit_code == 0, finished.output
+    return json.loads(finished.stdout)
+
+
+def written(cache: Path) -> dict[str, int]:
+    return {str(path.relative_to(cache)): path.stat().st_mtime_ns for path in cache.rglob("*.parquet")}
+
+
+def test_two_models_are_scored_once_and_compared(
+    tiny_model: Path, other_tiny_model: Path, on: Path, cache: Path
+) -> None:
+    arguments = (tiny_model, other_tiny_model, "--on", on, "--engine", "transformers", "--exact")
+    report = diff(*arguments)
+    total, exact = report["total"], report["exact"]["total"]
+    assert report["n_conversations"] == 1
+    assert total["n_tokens"] == exact["n_tokens"] > 20
+    assert 0 < total["gjs"]["lower"] <= exact["gjs_0.5"] <= total["gjs"]["upper"]
+    assert total["kl_teacher_student"]["lower"] <= exact["kl_teacher_student"]
+    assert exact["teacher_logprob"] == pytest.approx(total["teacher_logprob"], abs=1e-6)
+    before = written(cache)
+    assert {name.split("/")[1].split("-")[0] for name in before} == {"tokens", "scores", "exact"}
+    assert diff(*arguments) == report
+    assert written(cache) == before
+
+
+def test_a_model_against_itself_differs_by_exactly_nothing(tiny_model: Path, on: Path, cache: Path) -> None:
+    report = diff(tiny_model, tiny_model, "--on", on, "--engine", "transformers", "--exact")
+    assert cache.is_dir()
+    assert (report["is_self"], report["total"]["gjs"]["upper"]) == (True, 0)
+    for name in ("kl_teacher_student", "kl_student_teacher", "gjs_0.5", "total_variation"):
+        assert report["exact"]["total"][name] == 0
+
+
+def test_another_vocabulary_is_refused(tiny_model: Path, on: Path, cache: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(tiny_model, other)
+    tokenizer = (other / "tokenizer.json").read_text()
+    (other / "tokenizer.json").write_text(
+        tokenizer.replace('"a":', '"A_":').replace('"A":', '"a":').replace('"A_":', '"A":')
+    )
+    with pytest.raises(InputError, match=r"has another: id 3[23] is"):
+        diff(other, tiny_model, "--on", on)
+    assert not list(cache.rglob("scores"))
+
+
+@pytest.mark.parametrize(
+    ("sides", "options", "message"),
+    [
+        ("model model", "", "give the conversations to compare them on"),
+        ("scores scores", "--on on", "--on is for models"),
+        ("scores model", "--on on", "expected two score datasets, or two models"),
+        ("scores scores", "--exact", "--teacher-model DIR"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    tiny_model: Path, tiny_scores: Path, on: Path, cache: Path, sides: str, options: str, message: str
+) -> None:
+    names = {"model": tiny_model, "scores": tiny_scores, "on": on}
+    with pytest.raises(UsageError, match=message):
+        diff(*(names.get(word, word) for word in f"{sides} {options}".split()))
+    assert not cache.exists()
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_directory_that_is_neither_is_refused(tiny_model: Path, on: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"neither manifest\.json nor config\.json"):
+        diff(tmp_path, tiny_model, "--on", on)
+
+
+@pytest.mark.usefixtures("cache")
+def test_the_exact_values_need_the_models_of_the_datasets(
+    tiny_scores: Path, tiny_model: Path, other_tiny_model: Path
+) -> None:
+    models = ("--teacher-model", tiny_model, "--student-model")
+    with pytest.raises(InputError, match="is not the model that scored the student's dataset"):
+        diff(tiny_scores, tiny_scores, "--exact", *models, other_tiny_model)
+    report = diff(tiny_scores, tiny_scores, "--exact", *models, tiny_model)
+    assert report["exact"]["total"]["gjs_0.5"] == 0
