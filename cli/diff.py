@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tokscore.cli import html as page
 from tokscore.cli import options
+from tokscore.cli.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
 from tokscore.cli.options import Format
 from tokscore.cli.output import Cell, Column, note, print_json, print_rows
 
@@ -50,6 +52,8 @@ def diff(
         options.option("--alpha", metavar="A", help="Weight of the teacher in the GJS, between 0 and 1."),
     ] = 0.5,
     by: options.Group = options.GroupBy.ROLE,
+    html: Html = None,
+    html_max_mb: HtmlMaxMb = DEFAULT_MAX_MB,
     form: options.FormatOption = Format.TABLE,
 ) -> None:
     """Compare two models token by token: KL both ways and GJS, by role.
@@ -59,6 +63,7 @@ def diff(
     """
     from tokscore.analytics import diff as compare
 
+    page.check(html)
     report = compare(teacher, student, alpha=alpha, by=by.value)
     if form is Format.JSON:
         print_json(report.to_dict())
@@ -69,6 +74,8 @@ def diff(
             note(f"warning: {n:,} conversations are only in {name} and were left out.")
     unscored = f", {report.total.n_unscored:,} without a logprob" if report.total.n_unscored else ""
     note(f"{report.n_conversations:,} conversations, {report.total.n_tokens:,} tokens compared{unscored}")
+    if html is not None:
+        page.write_diff(teacher, student, html, alpha=alpha, max_mb=html_max_mb)
 
 
 def _print_report(report: DiffReport, form: Format) -> None:
