@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tokscore.cli import compare_models, options
+from tokscore.cli import html as page
+from tokscore.cli.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
 from tokscore.cli.options import Format
 from tokscore.cli.output import Cell, Column, note, print_json, print_rows
 
@@ -61,6 +63,8 @@ def diff(
     exact: compare_models.Exact = False,
     teacher_model: compare_models.TeacherModel = None,
     student_model: compare_models.StudentModel = None,
+    html: Html = None,
+    html_max_mb: HtmlMaxMb = DEFAULT_MAX_MB,
     form: options.FormatOption = Format.TABLE,
 ) -> None:
     """Compare two models token by token: KL both ways and GJS, by role.
@@ -73,6 +77,7 @@ def diff(
     from tokscore.analytics import diff as compare
     from tokscore.rendering.errors import UsageError
 
+    page.check(html)
     if exact and form is Format.CSV:
         raise UsageError("--exact prints a table of its own, which CSV has no place for; use --format json.")
     chosen = compare_models.OnOptions(template, engine.value, dtype.value, top_k)
@@ -93,6 +98,8 @@ def diff(
             note(f"warning: {n:,} conversations are only in {name} and were left out.")
     unscored = f", {report.total.n_unscored:,} without a logprob" if report.total.n_unscored else ""
     note(f"{report.n_conversations:,} conversations, {report.total.n_tokens:,} tokens compared{unscored}")
+    if html is not None:
+        page.write_diff(sides.teacher, sides.student, html, alpha=alpha, max_mb=html_max_mb)
 
 
 def _print_report(report: DiffReport, form: Format) -> None:
