@@ -5,6 +5,7 @@ from enum import StrEnum
 import pytest
 
 from tokscore.analytics import GroupBy
+from tokscore.analytics.estimates import Sampler
 from tokscore.cli import options
 from tokscore.rendering.limits import DEFAULT_LIMITS, TemplateLimits
 from tokscore.rendering.renderer import Verify
@@ -18,6 +19,7 @@ from tokscore.scoring.load import AUTO, DTYPES
     ("choices", "values"),
     [
         (options.GroupBy, list(GroupBy)),
+        (options.SamplerChoice, list(Sampler)),
         (options.OnErrorChoice, list(OnError)),
         (options.VerifyChoice, list(Verify)),
         (options.TruncateChoice, list(Truncate)),
