@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from tokscore.analytics.divergence import check_alpha
 from tokscore.analytics.groups import Grouping, GroupKey, group_order, metadata_value, parse_group_by
-from tokscore.analytics.pairing import Pair, Pairing
-from tokscore.analytics.totals import ExactSums
+from tokscore.analytics.pairing import PairBatch, Pairing
+from tokscore.analytics.totals import ExactTotals
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.parts import temporary_name
 from tokscore.rendering.tables import DatasetKind
@@ -93,10 +93,10 @@ def write_exact(
         teacher_columns=["logprob", *_ATTRIBUTION],
         student_columns=["logprob"],
     )
-    waiting: dict[int, Pair] = {}
+    waiting: dict[int, PairBatch] = {}
 
     def sequences() -> Iterator[TokenSequence]:
-        for key, pair in enumerate(pairing):
+        for key, pair in enumerate(pairing.batches(1)):
             wanted = _compared(pair)[1:]
             if wanted.any():
                 waiting[key] = pair
@@ -119,18 +119,18 @@ def write_exact(
     return n_rows
 
 
-def _compared(pair: Pair) -> NDArray[np.bool_]:
+def _compared(pair: PairBatch) -> NDArray[np.bool_]:
     both = pc.and_(pc.is_valid(pair.teacher["logprob"]), pc.is_valid(pair.student["logprob"]))
     compared: NDArray[np.bool_] = both.to_numpy()
     return compared
 
 
-def _rows(pair: Pair, values: ExactTokens, schema: pa.Schema) -> pa.Table:
+def _rows(pair: PairBatch, values: ExactTokens, schema: pa.Schema) -> pa.Table:
     owners = pair.teacher.select(list(_ATTRIBUTION)).filter(pa.array(_compared(pair)))
     n = owners.num_rows
     columns = [
-        pa.array([pair.conversation_id] * n, pa.string()),
-        pa.array(np.full(n, pair.branch, np.int32)),
+        pa.array([pair.places[0].conversation_id] * n, pa.string()),
+        pa.array(np.full(n, pair.places[0].branch, np.int32)),
         *owners.columns,
         *(pa.array(column) for column in values[: len(VALUES)]),
         *(pa.array(column) for column in values.gjs),
@@ -185,7 +185,7 @@ class ExactReport:
         }
 
 
-def exact_report(path: Path, dataset: Path | str, *, by: str = "role") -> ExactReport:
+def exact_report(path: Path, dataset: Path | str, *, by: str | Sequence[str] = "role") -> ExactReport:
     """Means of what `write_exact` wrote; they do not depend on the order of the conversations.
 
     Args:
@@ -247,20 +247,20 @@ class _Means:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
-        self._sums = ExactSums(len(names))
+        self._sums = ExactTotals(len(names))
         self._n_infinite = [0] * len(names)
         self._n_tokens = 0
 
     def add(self, n_tokens: int, sums: Iterable[float], infinite: Iterable[int]) -> None:
         """Add the tokens of one conversation."""
         self._n_tokens += n_tokens
-        self._sums.add(sums)
+        self._sums.add(np.array([list(sums)], np.float64), np.zeros(1, np.int64))
         self._n_infinite = [mine + n for mine, n in zip(self._n_infinite, infinite, strict=True)]
 
     def row(self, group: GroupKey) -> ExactRow:
         infinite = dict(zip(self._names, self._n_infinite, strict=True))
         values = {
             name: None if infinite[name] or not self._n_tokens else total / self._n_tokens
-            for name, total in zip(self._names, self._sums.values(), strict=True)
+            for name, total in zip(self._names, self._sums.value(0), strict=True)
         }
         return ExactRow(group, self._n_tokens, {name: infinite[name] for name in _KLS}, values)

@@ -48,6 +48,22 @@ class Place(NamedTuple):
         return self.conversation_id, self.branch
 
 
+class Pair(NamedTuple):
+    """One conversation as both models scored it.
+
+    Attributes:
+        conversation_id: In both datasets.
+        branch: In both datasets.
+        teacher: Token rows of the teacher.
+        student: Token rows of the student, with the same token ids.
+    """
+
+    conversation_id: str
+    branch: int
+    teacher: pa.Table
+    student: pa.Table
+
+
 class PairBatch(NamedTuple):
     """Whole conversations as both models scored them.
 
@@ -168,6 +184,13 @@ class Pairing:
                 f"none of the {self.n_conversations} shared conversations could be compared. "
                 f"The first: {self.skipped[0].reason}"
             )
+
+    def __iter__(self) -> Iterator[Pair]:
+        """The conversations one by one; errors as of `batches`."""
+        for batch in self.batches(1):
+            for place, start in zip(batch.places, batch.starts.tolist(), strict=False):
+                tables = (table.slice(start, place.n_tokens) for table in (batch.teacher, batch.student))
+                yield Pair(*place.key, *tables)
 
     def refuse(self, place: Place, reason: str) -> None:
         """Count a conversation as skipped, or end here.

@@ -197,7 +197,7 @@ def _place(kind: str, key: object) -> Path:
     return cache_directory() / "diff" / f"{kind}-{digest[:32]}"
 
 
-def exact(sides: Sides, alphas: Sequence[float], by: str) -> ExactReport:
+def exact(sides: Sides, alphas: Sequence[float], by: Sequence[str]) -> ExactReport:
     """Means over the whole vocabulary, computed with both models or read from the cache.
 
     Raises:

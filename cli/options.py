@@ -57,6 +57,13 @@ class GroupBy(StrEnum):
     CONVERSATION_ID = "conversation_id"
 
 
+class SamplerChoice(StrEnum):
+    """The model that sampled the tokens."""
+
+    TEACHER = "teacher"
+    STUDENT = "student"
+
+
 class EngineChoice(StrEnum):
     """What computes the logprobs."""
 

@@ -123,7 +123,8 @@ def align(
 def _whole(theirs: str, runs: RunTable, blocks: list[_Block]) -> frozenset[int]:
     """The messages of which every character is in a block, white space at their end aside."""
     starts = [block.theirs for block in blocks]
-    partly, all_found = set(), set()
+    partly: set[int] = set()
+    all_found: set[int] = set()
     for start, stop, message in _messages(runs, 0, len(theirs)):
         last = start + len(theirs[start:stop].rstrip())
         block = blocks[bisect_right(starts, start) - 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,26 +32,12 @@ def pairing(teacher: Path, student: Path, on_error: OnError = OnError.FAIL) -> P
     )
 
 
-class Pair(NamedTuple):
-    conversation_id: str
-    teacher: pa.Table
-    student: pa.Table
-
-
-def pairs_of(found: Pairing, n_tokens: int = 1) -> list[Pair]:
-    return [
-        Pair(place.conversation_id, batch.teacher.slice(start, n), batch.student.slice(start, n))
-        for batch in found.batches(n_tokens)
-        for place, start, n in zip(batch.places, batch.starts, np.diff(batch.starts), strict=False)
-    ]
-
-
 def test_conversations_in_another_order_and_other_parts_are_found(
     conversation: Make, write_dataset: Make
 ) -> None:
     ours = [conversation(f"c{index}", seed=index) for index in range(7)]
     teacher, student = write_dataset(ours, n_parts=2), write_dataset(ours[::-1], n_parts=3)
-    pairs = pairs_of(pairing(teacher, student))
+    pairs = list(pairing(teacher, student))
     assert sorted(pair.conversation_id for pair in pairs) == [f"c{index}" for index in range(7)]
     for pair in pairs:
         assert pair.teacher["logprob"].equals(pair.student["logprob"])
@@ -60,7 +46,7 @@ def test_conversations_in_another_order_and_other_parts_are_found(
 def test_conversations_on_one_side_are_counted(conversation: Make, write_dataset: Make) -> None:
     ours = [conversation(f"c{index}", seed=index) for index in range(5)]
     found = pairing(write_dataset(ours[:4]), write_dataset(ours[1:]))
-    assert [pair.conversation_id for pair in pairs_of(found)] == ["c1", "c2", "c3"]
+    assert [pair.conversation_id for pair in list(found)] == ["c1", "c2", "c3"]
     assert (found.n_conversations, found.n_only_teacher, found.n_only_student) == (3, 1, 1)
 
 
@@ -70,7 +56,7 @@ def test_conversations_that_span_row_groups_come_whole(
     monkeypatch.setattr(parts, "ROW_GROUP_ROWS", 5)
     ours = [conversation(f"c{index}", [("user", 3 + 4 * index)], seed=index) for index in range(5)]
     teacher = write_dataset(ours)
-    for pair, expected in zip(pairs_of(pairing(teacher, write_dataset(ours)), 30), ours, strict=True):
+    for pair, expected in zip(list(pairing(teacher, write_dataset(ours))), ours, strict=True):
         assert pair.teacher["token_id"].to_pylist() == expected.token_ids.tolist()
 
 
@@ -87,7 +73,7 @@ def test_equal_orders_read_every_row_group_once(
         return read_row_group(file, group, **options)
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", count)
-    assert len(pairs_of(pairing(path, path))) == 9
+    assert len(list(pairing(path, path))) == 9
     n_groups = sum(pq.read_metadata(file).num_row_groups for file in Dataset(path).files("scores"))
     assert n_groups > 9
     assert len(reads) == 2 * n_groups
@@ -100,7 +86,7 @@ def test_other_token_ids_are_refused_with_the_first_place(conversation: Make, wr
     teacher, student = write_dataset([ours]), write_dataset([ours._replace(token_ids=other_ids)])
     message = rf"conversation 'c', position 4: token id is {ours.token_ids[4]} in .* and 48 in"
     with pytest.raises(InputError, match=message) as caught:
-        pairs_of(pairing(teacher, student))
+        list(pairing(teacher, student))
     assert "same template and kwargs?" in str(caught.value)
 
 
@@ -109,7 +95,7 @@ def test_a_shorter_sequence_is_refused(conversation: Make, write_dataset: Make) 
     longer = conversation("c", [("user", 4)])
     longer = longer._replace(token_ids=np.append(ours.token_ids, np.int32(7)))
     with pytest.raises(InputError, match=r"position 4: token id is the end in .* and 7 in"):
-        pairs_of(pairing(write_dataset([ours]), write_dataset([longer])))
+        list(pairing(write_dataset([ours]), write_dataset([longer])))
 
 
 def test_fault_50_another_tokenizer_is_refused(conversation: Make, write_dataset: Make) -> None:
@@ -121,7 +107,7 @@ def test_fault_50_another_tokenizer_is_refused(conversation: Make, write_dataset
 
 def test_another_name_of_the_same_tokenizer_is_fine(conversation: Make, write_dataset: Make) -> None:
     ours = [conversation("c")]
-    assert len(pairs_of(pairing(write_dataset(ours), write_dataset(ours, tokenizer={"name": "B"})))) == 1
+    assert len(list(pairing(write_dataset(ours), write_dataset(ours, tokenizer={"name": "B"})))) == 1
 
 
 @pytest.mark.parametrize(
@@ -139,7 +125,7 @@ def test_fault_50_other_settings_are_refused(
 def test_no_shared_conversation_is_refused(conversation: Make, write_dataset: Make) -> None:
     teacher, student = write_dataset([conversation("a")]), write_dataset([conversation("b")])
     with pytest.raises(InputError, match=r"share no conversation \(1 and 1\)"):
-        pairs_of(pairing(teacher, student))
+        list(pairing(teacher, student))
 
 
 def test_a_missing_part_is_refused(conversation: Make, write_dataset: Make) -> None:
@@ -153,14 +139,14 @@ def test_a_cut_token_table_is_refused(conversation: Make, write_dataset: Make) -
     short, long = write_dataset([conversation("a")]), write_dataset([conversation("a", [("user", 20)])])
     shutil.copy(short / "scores/part-00000.parquet", long / "scores/part-00000.parquet")
     with pytest.raises(InputError, match="has 8 rows; expected 21, the end of conversation 'a'"):
-        pairs_of(pairing(long, long))
+        list(pairing(long, long))
 
 
 def test_a_conversations_table_of_another_plan_is_refused(conversation: Make, write_dataset: Make) -> None:
     mine, other = write_dataset([conversation("a")]), write_dataset([conversation("a")], top_k=3)
     shutil.copy(other / "conversations/part-00000.parquet", mine / "conversations/part-00000.parquet")
     with pytest.raises(InputError, match=r"conversations/part-00000\.parquet belongs to another plan"):
-        pairs_of(pairing(mine, mine))
+        list(pairing(mine, mine))
 
 
 def test_a_damaged_page_is_named(conversation: Make, write_dataset: Make) -> None:
@@ -172,7 +158,7 @@ def test_a_damaged_page_is_named(conversation: Make, write_dataset: Make) -> Non
     content[column.data_page_offset + column.total_compressed_size - 40] ^= 0xFF
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"scores/part-00000.parquet is damaged"):
-        pairs_of(pairing(root, root))
+        list(pairing(root, root))
 
 
 def swapped(path: Path) -> None:
@@ -188,7 +174,7 @@ def test_rows_out_of_order_are_refused_or_counted(conversation: Make, write_data
     teacher, student = write_dataset(ours), write_dataset(ours)
     swapped(student / "scores/part-00000.parquet")
     with pytest.raises(InputError, match="conversation 'a': row 2 has position 3; expected rows in order"):
-        pairs_of(pairing(teacher, student))
+        list(pairing(teacher, student))
     found = pairing(teacher, student, OnError.SKIP)
-    assert [pair.conversation_id for pair in pairs_of(found)] == ["b"]
+    assert [pair.conversation_id for pair in list(found)] == ["b"]
     assert [skipped.conversation_id for skipped in found.skipped] == ["a"]

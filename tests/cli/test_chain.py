@@ -101,7 +101,7 @@ def test_a_token_dataset_and_its_conversations_get_the_same_scores(chain: Chain)
 def test_a_dataset_with_itself_differs_by_exactly_nothing(tokscore: Run, chain: Chain) -> None:
     report = diff(tokscore, chain.teacher, chain.teacher)
     for row in [*report["groups"], report["total"]]:
-        for name in ("kl_teacher_student", "kl_student_teacher", "gjs"):
+        for name in ("kl_teacher_student", "kl_student_teacher", "gjs_0.5"):
             assert row[name] == {"lower": 0.0, "upper": 0.0, "n_unbounded": 0, "unbounded": False}
         assert row["log_ratio"] == 0.0
         assert row["top1_agreement"] == 1.0
@@ -112,8 +112,8 @@ def test_upper_limits_stay_where_the_same_run_is_not_proven(tokscore: Run, chain
     report = diff(tokscore, chain.teacher, chain.from_jsonl)
     total = report["total"]
     assert not report["is_self"]
-    assert total["gjs"]["lower"] == total["log_ratio"] == 0.0
-    assert total["gjs"]["upper"] > 0
+    assert total["gjs_0.5"]["lower"] == total["log_ratio"] == 0.0
+    assert total["gjs_0.5"]["upper"] > 0
     assert total["kl_teacher_student"]["unbounded"]
 
 
@@ -122,7 +122,7 @@ def test_two_models_differ_by_role(tokscore: Run, chain: Chain) -> None:
     groups = {row["group"]: row for row in report["groups"]}
     assert set(groups) == {"system", "user", "assistant"}
     assistant = groups["assistant"]
-    assert 0 < assistant["gjs"]["lower"] < assistant["gjs"]["upper"] <= 0.6931472
+    assert 0 < assistant["gjs_0.5"]["lower"] < assistant["gjs_0.5"]["upper"] <= 0.6931472
     for name in ("kl_teacher_student", "kl_student_teacher"):
         assert assistant[name]["lower"] > 0
         assert assistant[name]["upper"] is None
