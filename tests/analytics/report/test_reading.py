@@ -15,18 +15,23 @@ from tokscore.analytics.report.scored import model_scores
 from tokscore.analytics.report.token_texts import TokenText, TokenTexts
 from tokscore.rendering import parts
 from tokscore.rendering.errors import InputError
+from tokscore.rendering.run import OnError
 
 
 def test_every_interval_is_that_of_diff(scores: Any) -> None:
     compared = {(c.conversation_id, c.branch): c for c in ComparedDatasets(*scores, alpha=0.3)}
-    expected = list(Comparison(*scores, alpha=0.3))
-    assert len(expected) == len(compared) == 3
-    for tokens in expected:
-        found = compared[tokens.conversation_id, tokens.branch].divergences
-        for mine, theirs in zip(found, tokens.divergences, strict=True):
-            for a, b in zip(mine, theirs, strict=True):
-                np.testing.assert_array_equal(a[tokens.positions], b)
-                assert np.isnan(np.delete(a, tokens.positions)).all()
+    n_compared = 0
+    for batch in Comparison(*scores, alphas=(0.3,)):
+        limits = batch.limits
+        expected = (limits.kl_teacher_student, limits.kl_student_teacher, limits.gjs(0.3))
+        joined = [compared[place.key].divergences for place in batch.places]
+        for column, theirs in enumerate(expected):
+            for side in range(3):
+                mine = np.concatenate([divergences[column][side] for divergences in joined])
+                np.testing.assert_array_equal(mine[batch.rows], theirs[side])
+                assert np.isnan(np.delete(mine, batch.rows)).all()
+        n_compared += len(batch.places)
+    assert n_compared == len(compared) == 3
 
 
 def test_a_conversation_found_alone_is_as_in_the_stream(scores: Any) -> None:
@@ -53,6 +58,24 @@ def test_a_conversation_is_read_from_the_row_groups_that_hold_it(
 def test_a_dataset_against_itself_has_no_divergence(scores: Any) -> None:
     found = ComparedDatasets(scores.teacher, scores.teacher).find("long")
     assert np.nanmax(found.divergences.gjs.lower) == 0
+
+
+def test_a_bad_conversation_is_left_out_where_errors_are_skipped(
+    scores: Any, tmp_path: Any, write_scores: Any
+) -> None:
+    samples = [(f"c{i}", (("user", tuple(range(i + 3))),)) for i in range(3)]
+    roots = [write_scores(tmp_path / name, samples, noise=i) for i, name in enumerate("ts")]
+    path = roots[1] / "scores" / "part-00000.parquet"
+    table = pq.read_table(path)
+    logprobs = table["logprob"].to_pylist()
+    logprobs[5] = 0.5
+    column = pa.array(logprobs, pa.float32())
+    pq.write_table(table.set_column(table.schema.get_field_index("logprob"), "logprob", column), path)
+    with pytest.raises(InputError, match=r"conversation 'c1', position 1: student: .* expected a finite"):
+        list(ComparedDatasets(*roots))
+    compared = ComparedDatasets(*roots, on_error=OnError.SKIP)
+    assert [c.conversation_id for c in compared] == ["c0", "c2"]
+    assert [skipped.conversation_id for skipped in compared.pairing.skipped] == ["c1"]
 
 
 def test_nan_is_refused() -> None:
