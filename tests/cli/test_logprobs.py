@@ -159,6 +159,24 @@ def test_times_and_sizes_are_printed_in_their_units() -> None:
     ]
 
 
+def test_progress_is_a_line_every_30_seconds_with_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tokscore.cli import output
+
+    times = iter([0.0, 60.0, 85.0, 110.0, 130.0, 140.0])
+    monkeypatch.setattr(output.time, "monotonic", lambda: next(times))
+    with output.ProgressLine("scoring", None, "tokens") as line:
+        # The engine takes a minute to start, which is no part of the rate.
+        for done in (0, 500, 1_000, 1_500, 1_600):
+            line.update(done, done, 9_000)
+    assert capsys.readouterr().err.splitlines() == [
+        "scoring: 0/9,000 tokens, 0 tokens/s",
+        "scoring: 1,000/9,000 tokens, 20 tokens/s, 7 min left",
+        "scoring: 1,600/9,000 tokens, 20 tokens/s, 6 min left",
+    ]
+
+
 @pytest.mark.parametrize(("signal_number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_leaves_finished_parts_and_no_temporary_files(
     tiny_model: Path, write_jsonl: Write, tmp_path: Path, signal_number: int, code: int

@@ -15,6 +15,7 @@ from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.errors import ConversationError, EngineError, InputError, UsageError
 from tokscore.rendering.manifest import read_manifest
 from tokscore.rendering.run import OnError
+from tokscore.rendering.source import open_source
 from tokscore.rendering.tables import SCORES, DatasetKind
 from tokscore.scoring import EngineSpec, SequenceScores, TokenSequence, plan_engine, score
 
@@ -247,6 +248,33 @@ def test_nan_fails_that_conversation_alone(spec: EngineSpec, tmp_path: Path) -> 
     summary = score(source, tmp_path / "skip", faked(spec, spoil), on_error=OnError.SKIP)
     assert (summary.n_conversations, summary.n_failed) == (2, 1)
     assert failures(tmp_path / "skip")[0][0] == "memory:2"
+
+
+def test_minus_infinity_is_written_as_it_is_and_a_positive_logprob_is_not(
+    spec: EngineSpec, tmp_path: Path
+) -> None:
+    def spoil(key: int, scores: SequenceScores) -> SequenceScores:
+        return replace(scores, logprobs=np.full_like(scores.logprobs, -np.inf if key == 0 else 0.1))
+
+    source = MemorySource([sequences(5, 6)])
+    assert score(source, tmp_path, faked(spec, spoil), on_error=OnError.SKIP).n_failed == 1
+    assert read(tmp_path)["logprob"].to_list() == [None, *[-np.inf] * 4]
+    assert failures(tmp_path) == [
+        ("memory:2", "conversation memory:2 has 0.1 among its logprobs; expected at most 0.")
+    ]
+
+
+def test_a_line_inserted_between_runs_is_refused(spec: EngineSpec, tiny_model: Path, tmp_path: Path) -> None:
+    lines = [f'{{"messages": [{{"role": "user", "content": "{i}"}}]}}\n' for i in range(3)]
+    path = tmp_path / "convs.jsonl"
+    for inserted in ("", lines[2]):
+        path.write_text(lines[0] + inserted + lines[1])
+        source = open_source([str(path)], str(tiny_model))
+        if not inserted:
+            score(source, tmp_path / "out", plan_engine(str(tiny_model), engine="transformers"))
+    with pytest.raises(UsageError, match=r"made from other input than convs.jsonl, or that changed since"):
+        score(source, tmp_path / "out", plan_engine(str(tiny_model), engine="transformers"))
+    assert read(tmp_path / "out")["conversation_id"].unique().len() == 2
 
 
 def test_progress_counts_tokens_up_to_all_of_them(spec: EngineSpec, tmp_path: Path) -> None:
