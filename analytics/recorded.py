@@ -11,7 +11,7 @@ from tokscore.rendering.counting import branch_counts, trace_counts
 from tokscore.rendering.errors import ConversationError, InputError
 from tokscore.rendering.merging import merged
 from tokscore.rendering.plan import plan_files
-from tokscore.rendering.records import Records, TraceRecord
+from tokscore.rendering.records import Records, TraceRecord, failure_at
 from tokscore.rendering.rendered import FailedConversation
 from tokscore.rendering.traces import Trace
 
@@ -82,18 +82,16 @@ class RecordedInput:
                 try:
                     trace_counts(record.trace)
                 except ConversationError as error:
-                    failed = FailedConversation(record.conversation_id, "", 0, error.path, error.reason)
-                    self.failures.append(failed)
+                    self.failures.append(failure_at(record.line, record.name, error))
                     continue
                 n_counted += 1
-                yield record.conversation_id, merged(record.trace)
+                yield record.line.conversation_id, merged(record.trace)
             else:
                 self.failures.append(record)
         if not n_counted:
-            first = self.failures[0]
-            place = str(first.error()) if first.source_file else f"{first.conversation_id}: {first.reason}"
             raise InputError(
-                f"none of the {len(self.failures):,} records could be counted. The first: {place}"
+                f"none of the {len(self.failures):,} records could be counted. The first: "
+                f"{self.failures[0].error()}"
             )
 
     def counts(self) -> RecordedCounts:

@@ -137,7 +137,7 @@ def print_recorded(
         else:
             print_rows(_RECORDED, [counts], form)
     for failure in recorded.failures[:_SHOWN_FAILURES]:
-        note(f"not counted: {failure.error() if failure.source_file else failure.conversation_id}")
+        note(f"not counted: {failure.error()}")
     if len(recorded.failures) > _SHOWN_FAILURES:
         note(f"{len(recorded.failures):,} records in all could not be counted.")
 

@@ -42,6 +42,8 @@ _HALF_A_PAIR = re.compile(
 )
 # Ids, roles and names are repeated in the tables, token by token.
 _LONGEST_NAME = 1_000
+# The line that stands for the end which the JSON array of a file lacks.
+CUT_ARRAY = b"["
 _NO_FINITE = re.compile(rb"NaN|Infinity")
 _DROP_HINT = "Mend the line, or drop such lines with --on-error skip."
 # Parts whose type holds one of these words need a processor: image, image_url, input_audio, …
@@ -91,6 +93,11 @@ def decode_record(line: bytes) -> dict[str, Any]:  # Any: JSON values
     except msgspec.DecodeError as error:
         if _NO_FINITE.search(line) and (found := _with_infinities(line)) is not None:
             return _checked(found)
+        if line.strip() == CUT_ARRAY:
+            raise ConversationError(
+                "is missing: the JSON array of the file ends without its ]; expected a whole file.",
+                hint="Get the file again, or keep the records before its end with --on-error skip.",
+            ) from error
         if half := _HALF_A_PAIR.search(line):
             raise ConversationError(
                 f"holds {half[0].decode()}, half of a character pair, which is no text; "

@@ -117,7 +117,13 @@ def _prompt_lengths(nodes: Sequence[Node]) -> list[int | None]:
         if node.tokens is None and node.usage is not None:
             lengths[i] = node.usage.n_prompt
         elif node.tokens is None and (node.is_sampled or not has_child[i] or not is_covered[i]):
-            raise ConversationError("has no ids and no usage; render it first.", path=f"$.nodes[{i}]")
+            role = nodes[i].messages[0].get("role") if nodes[i].messages else None
+            kind = "an answer" if node.is_sampled else f"an unanswered message ({role})"
+            raise ConversationError(
+                f"is {kind} without token ids, and no usage is reported that says how long it is; render the "
+                "messages to count them.",
+                path=f"$.nodes[{i}]",
+            )
         if node.parent != NO_PARENT:
             has_child[node.parent] = True
             length, known = lengths[i], lengths[node.parent]

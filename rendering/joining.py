@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import codecs
 from array import array
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -15,17 +16,22 @@ from tokscore.rendering.errors import InputError
 from tokscore.rendering.unpacking import temporary_copy
 
 _NULL = msgspec.Raw(b"null")
+_ANY = msgspec.json.Decoder(msgspec.Raw)
 _NO_OUTPUT = msgspec.Raw(b'{"message": "no output for this request"}')
 
 
 class _BatchLine(msgspec.Struct):
-    """A line of a batch: a request has a body, an output a response or an error, their join a request."""
+    """A line of a batch: a request has a body, an output a response or an error, their join a request.
+
+    The join also says in `output` where the output was read, as `file:line`.
+    """
 
     custom_id: str
     request: msgspec.Raw = _NULL
     body: msgspec.Raw = _NULL
     response: msgspec.Raw = _NULL
     error: msgspec.Raw = _NULL
+    output: str | None = None
 
     @property
     def is_request(self) -> bool:
@@ -100,9 +106,10 @@ def _join(paths: Sequence[Path], names: Sequence[str], request: int, outputs: Se
 def joined(requests: Path, outputs: Sequence[Path], names: Sequence[str]) -> Path:
     """A batch with its outputs in a temporary file, in the order of the requests.
 
-    A record is `{"custom_id", "request": the line of the request, "response", "error"}`; a request without an
-    output has an error that says so. Lines that are no requests are copied as they are. Of the outputs, only
-    the places are held in memory, 17 bytes each.
+    A record is `{"custom_id", "request": the line of the request, "response", "error", "output": file:line}`;
+    a request without an output has an error that says so, and so have requests with the same `custom_id`, of
+    which it cannot be told whose the output is. Lines that are no requests are copied as they are. In memory
+    are the places of outputs, 25 bytes each, and 8 bytes a request.
 
     Args:
         requests: One a line.
@@ -113,6 +120,7 @@ def joined(requests: Path, outputs: Sequence[Path], names: Sequence[str]) -> Pat
         InputError: An output has no request or no `custom_id`, or a request has two outputs.
     """
     index = _OutputIndex(outputs, names[1:])
+    repeated = _repeated_ids(requests)
 
     def write(copy: BinaryIO) -> None:
         for line, request in _lines(requests):
@@ -121,6 +129,10 @@ def joined(requests: Path, outputs: Sequence[Path], names: Sequence[str]) -> Pat
                 continue
             output = index.take(request.custom_id)
             found = _BatchLine(request.custom_id, error=_NO_OUTPUT) if output is None else output
+            if n := repeated.get(request.custom_id):
+                said = f"custom_id {request.custom_id} is that of {n} requests; expected one"
+                error = msgspec.Raw(msgspec.json.encode({"message": said}))
+                found = _BatchLine(request.custom_id, error=error)
             copy.write(_joined_line(line, found))
 
     path = temporary_copy(write)
@@ -128,21 +140,35 @@ def joined(requests: Path, outputs: Sequence[Path], names: Sequence[str]) -> Pat
     return path
 
 
+def _repeated_ids(requests: Path) -> Mapping[str, int]:
+    """How often each `custom_id` occurs that several requests have."""
+    ids = (line.custom_id for _, line in _lines(requests) if line is not None and line.is_request)
+    hashes = np.fromiter(map(hash, ids), np.int64)
+    values, counts = np.unique(hashes, return_counts=True)
+    several = set(values[counts > 1].tolist())
+    if not several:
+        return {}
+    ids = (line.custom_id for _, line in _lines(requests) if line is not None and line.is_request)
+    counted = Counter(each for each in ids if hash(each) in several)
+    return {each: n for each, n in counted.items() if n > 1}
+
+
 def _joined_line(request: bytes, output: _BatchLine) -> bytes:
     parts = (
         b'{"custom_id": ' + msgspec.json.encode(output.custom_id),
         b'"request": ' + _without_mark(request).strip(),
         b'"response": ' + bytes(output.response),
-        b'"error": ' + bytes(output.error) + b"}\n",
+        b'"error": ' + bytes(output.error),
     )
-    return b", ".join(parts)
+    place = b"" if output.output is None else b', "output": ' + msgspec.json.encode(output.output)
+    return b", ".join(parts) + place + b"}\n"
 
 
 class _OutputIndex:
     """Where the output of every `custom_id` is."""
 
     def __init__(self, paths: Sequence[Path], names: Sequence[str]) -> None:
-        hashes, offsets = array("q"), array("q")
+        hashes, offsets, numbers = array("q"), array("q"), array("q")
         starts = [0]
         for path, name in zip(paths, names, strict=True):
             offset = starts[-1]
@@ -150,6 +176,7 @@ class _OutputIndex:
                 if output is not None and output.is_output:
                     hashes.append(hash(output.custom_id))
                     offsets.append(offset)
+                    numbers.append(number)
                 elif line.strip():
                     raise InputError(
                         f"{name}:{number}: is no output of a batch; expected an object with custom_id, "
@@ -161,6 +188,7 @@ class _OutputIndex:
         self._paths, self._names, self._starts = paths, names, starts
         self._hashes = np.array(hashes, np.int64)[order]
         self._offsets = np.array(offsets, np.int64)[order]
+        self._numbers = np.array(numbers, np.int64)[order]
         self._is_taken = np.zeros(len(order), bool)
 
     def take(self, custom_id: str) -> _BatchLine | None:
@@ -176,6 +204,7 @@ class _OutputIndex:
             raise InputError(f'{places}: custom_id "{custom_id}" has {len(own)} outputs; expected one.')
         for i, output in own:
             self._is_taken[i] = True
+            output.output = f"{self._names[self._file(i)]}:{self._numbers[i]}"
             return output
         return None
 
@@ -202,7 +231,21 @@ class _OutputIndex:
 
 
 def _first_batch_line(path: Path) -> _BatchLine | None:
-    return next((found for line, found in _lines(path) if line.strip()), None)
+    """The first line that is JSON, None where it is no line of a batch; broken ones say nothing of a file."""
+    for line, found in _lines(path):
+        if found is not None:
+            return found
+        if line.strip() and _is_json(line):
+            return None
+    return None
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        _ANY.decode(_without_mark(line))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, _BatchLine | None]]:

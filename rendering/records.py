@@ -18,9 +18,16 @@ _TRIED_PARTS, _TRIED_LINES = 4, 20
 
 
 class TraceRecord(NamedTuple):
-    """One record as a trajectory."""
+    """One record as a trajectory.
 
-    conversation_id: str
+    Attributes:
+        line: Where it was read.
+        name: Base name of the input.
+        trace: What it holds.
+    """
+
+    line: Line
+    name: str
     trace: Trace
 
 
@@ -67,7 +74,7 @@ class Records:
                     yield failure_at(line, name, error)
                     continue
                 trace = _as_trace(found) if isinstance(found, Conversation) else found
-                yield TraceRecord(line.conversation_id, trace)
+                yield TraceRecord(line, name, trace)
 
 
 def failure_at(line: Line, name: str, error: ConversationError) -> FailedConversation:
@@ -78,7 +85,14 @@ def failure_at(line: Line, name: str, error: ConversationError) -> FailedConvers
         name: Base name of the input.
         error: What is wrong with it.
     """
-    return FailedConversation(line.conversation_id, name, line.number, error.path, error.reason, error.hint)
+    file, number = error_place(error, name, line.number)
+    return FailedConversation(line.conversation_id, file, number, error.path, error.reason, error.hint)
+
+
+def error_place(error: ConversationError, name: str, number: int) -> tuple[str, int]:
+    """File and line of what is wrong: those of the record, if it was not put together from several files."""
+    file, _, line = error.source.rpartition(":")
+    return (file, int(line)) if file else (name, number)
 
 
 def _find_format(plan: Plan) -> str:

@@ -23,7 +23,7 @@ from tokscore.rendering.limits import DEFAULT_LIMITS, TemplateLimits
 from tokscore.rendering.manifest import MANIFEST_NAME, InputFile, Part, Setting, TokenizerIdentity
 from tokscore.rendering.plan import Line, Plan, plan_files, read_lines
 from tokscore.rendering.recorded import Recorded, RecordedBranch, branch_items
-from tokscore.rendering.records import Records
+from tokscore.rendering.records import Records, error_place
 from tokscore.rendering.rendered import (
     ConversationRow,
     FailedConversation,
@@ -136,8 +136,9 @@ class ConversationSource:
             try:
                 tokens, status = self.finish(rendered)
             except ConversationError as error:
+                file, number = error_place(error, name, place.line)
                 yield FailedConversation(
-                    place.conversation_id, name, place.line, error.path, error.reason, error.hint
+                    place.conversation_id, file, number, error.path, error.reason, error.hint
                 )
                 continue
             row = ConversationRow(

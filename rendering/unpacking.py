@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
+from tokscore.rendering.conversations import CUT_ARRAY
 from tokscore.rendering.errors import InputError
 
 if TYPE_CHECKING:
@@ -158,7 +159,10 @@ def _from_array(content: mmap.mmap, start: int) -> Path:
 
         def write(copy: BinaryIO) -> None:
             for first, stop in _elements(content, start):
-                _write_line(content, first, stop, copy)
+                if first == stop:
+                    copy.write(CUT_ARRAY + b"\n")
+                else:
+                    _write_line(content, first, stop, copy)
 
     return temporary_copy(write)
 
@@ -184,14 +188,21 @@ def _holds_messages(content: mmap.mmap, start: int) -> bool:
 
 
 def _elements(content: mmap.mmap, start: int) -> Iterator[tuple[int, int]]:
-    """Where the elements of an array are, half-open; lines behind the array count as more of them."""
+    """Where the elements of an array are, half-open; lines behind the array count as more of them.
+
+    Where the content ends between two elements without closing the array, the last one is empty.
+    """
     at = _end(_BETWEEN, content, start + 1)
+    first = stop = at
     while at < len(content):
         if content[at : at + 1] == b"]":
             break
-        stop = _end_of_value(content, at)
-        yield at, stop
+        first, stop = at, _end_of_value(content, at)
+        yield first, stop
         at = _end(_BETWEEN, content, stop)
+    else:
+        if first == stop or _is_json(content, first, stop):
+            yield len(content), len(content)
     at += 1
     while at < len(content):
         newline = content.find(b"\n", at)

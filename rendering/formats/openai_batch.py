@@ -59,6 +59,16 @@ def _holds_ids(record: Mapping[str, Any]) -> bool:
 
 
 def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
+    try:
+        return _trace(record)
+    except ConversationError as error:
+        output = record.get("output")
+        if isinstance(output, str) and error.path.startswith(("$.response", "$.error")):
+            raise error.at(output) from error
+        raise
+
+
+def _trace(record: Mapping[str, Any]) -> Trace:
     request, path = record, "$"
     if "request" in record:
         request, path = need(record, "request", dict, "$", "the line of the request"), "$.request"
@@ -238,8 +248,26 @@ def usage_of(usage: Mapping[str, Any], path: str) -> Usage | None:
         ConversationError: One of them is no number.
     """
     counts = [get(usage, key, int, path, "a whole number") for key in ("prompt_tokens", "completion_tokens")]
+    check_counts(counts, path)
     n_prompt, n_completion = counts
     return None if n_prompt is None or n_completion is None else Usage(n_prompt, n_completion)
+
+
+def check_counts(counts: Sequence[int | None], path: str) -> None:
+    """Refuse numbers of tokens below 0.
+
+    Args:
+        counts: Of the prompt and of the completion, None where there is none.
+        path: JSON path of the `usage`.
+
+    Raises:
+        ConversationError: With the number.
+    """
+    for key, count in zip(("prompt_tokens", "completion_tokens"), counts, strict=True):
+        if count is not None and count < 0:
+            raise ConversationError(
+                f"is {count}; expected a number of tokens, 0 or more.", path=f"{path}.{key}"
+            )
 
 
 FORMAT = Format(

@@ -23,6 +23,7 @@ from tokscore.rendering.formats.fields import (
     object_at,
     spread,
 )
+from tokscore.rendering.formats.openai_batch import check_counts
 from tokscore.rendering.formats.tokens import shifted
 from tokscore.rendering.traces import NO_PARENT, Node, NodeTokens, Trace, Usage, check_parents
 
@@ -217,7 +218,7 @@ def _logprobs(
 
 def _usages(trace: Mapping[str, Any], n_nodes: int, path: str) -> dict[int, Usage]:
     """What the calls of a trace report, by the node of their answer."""
-    found = {}
+    found: dict[int, Usage] = {}
     for i, call in enumerate(check_objects(trace.get("calls"), f"{path}.calls") or ()):
         place = f"{path}.calls[{i}]"
         node = get(call, "node", int, place, "a node's index or null")
@@ -227,8 +228,14 @@ def _usages(trace: Mapping[str, Any], n_nodes: int, path: str) -> dict[int, Usag
             raise ConversationError(
                 f"is {node}, no node; expected 0 to {n_nodes - 1} or null.", path=f"{place}.node"
             )
-        if usage := _usage(call, place):
-            found[node] = usage
+        usage = _usage(call, place)
+        if usage is None:
+            continue
+        if found.setdefault(node, usage) != usage:
+            raise ConversationError(
+                f"is {node}, of which a call before reports another usage; expected one call a node.",
+                path=f"{place}.node",
+            )
     return found
 
 
@@ -240,7 +247,13 @@ def _usage(record: Mapping[str, Any], path: str) -> Usage | None:
     # prompt_tokens is without what the server took from its prefix cache.
     cached = get(usage, "cached_input_tokens", int, path, "a number of tokens") or 0
     n_prompt = need(usage, "prompt_tokens", int, path, "a number of tokens")
-    return Usage(n_prompt + cached, need(usage, "completion_tokens", int, path, "a number of tokens"))
+    n_completion = need(usage, "completion_tokens", int, path, "a number of tokens")
+    check_counts((n_prompt, n_completion), path)
+    if cached < 0:
+        raise ConversationError(
+            f"is {cached}; expected a number of tokens, 0 or more.", path=f"{path}.cached_input_tokens"
+        )
+    return Usage(n_prompt + cached, n_completion)
 
 
 def _tools(

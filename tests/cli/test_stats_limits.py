@@ -290,4 +290,7 @@ def test_messages_alone_cannot_be_counted(
 ) -> None:
     failed = tokscore("stats", write_jsonl(conversation))
     assert failed.returncode == 3
-    assert "greeting: has no ids and no usage; render it first." in failed.stderr
+    assert (
+        ":1: $.nodes[0] is an unanswered message (user) without token ids, and no usage is reported"
+        in failed.stderr
+    )

@@ -82,7 +82,7 @@ def test_a_limit_below_one_is_refused(limits: dict[str, int]) -> None:
 
 
 def test_tokens_that_cannot_be_counted_are_refused() -> None:
-    with pytest.raises(ConversationError, match="has no ids and no usage"):
+    with pytest.raises(ConversationError, match="without token ids, and no usage is reported"):
         first_stop(Trace([Node(-1, ({"role": "user", "content": "?"},))]), Limits(max_turns=1))
 
 

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokscore.rendering.conversations import decode_record
-from tokscore.rendering.errors import InputError
+from tokscore.rendering.conversations import CUT_ARRAY, decode_record
+from tokscore.rendering.errors import ConversationError, InputError
 from tokscore.rendering.joining import Source, batch_pairs, joined
 from tokscore.rendering.unpacking import spool, unpacked
 
@@ -75,8 +75,10 @@ def test_last_element_of_a_truncated_array_is_kept_as_it_is(
 
 
 @pytest.mark.parametrize("end", [b"", b",", b", \n"])
-def test_array_cut_between_elements_keeps_them(tmp_path: Path, end: bytes) -> None:
-    assert lines(tmp_path, b'[{"a":1},{"b":2}' + end) == [b'{"a":1}', b'{"b":2}']
+def test_array_cut_between_elements_keeps_them_and_says_so(tmp_path: Path, end: bytes) -> None:
+    assert lines(tmp_path, b'[{"a":1},{"b":2}' + end) == [b'{"a":1}', b'{"b":2}', CUT_ARRAY]
+    with pytest.raises(ConversationError, match="the JSON array of the file ends without its ]"):
+        decode_record(CUT_ARRAY)
 
 
 def test_lines_behind_an_array_are_kept(tmp_path: Path) -> None:
@@ -245,14 +247,26 @@ def test_outputs_are_joined_in_the_order_of_the_requests(tmp_path: Path) -> None
     requests = write(tmp_path / "in.jsonl", request("a"), request("b"), request("c"))
     outputs = write(tmp_path / "out.jsonl", output("c", response=None, error={"code": "x"}), output("a"))
     assert decoded(joined(requests, [outputs], ["in.jsonl", "out.jsonl"])) == [
-        {"custom_id": "a", "request": request("a"), "response": {"status_code": 200}, "error": None},
+        {
+            "custom_id": "a",
+            "request": request("a"),
+            "response": {"status_code": 200},
+            "error": None,
+            "output": "out.jsonl:2",
+        },
         {
             "custom_id": "b",
             "request": request("b"),
             "response": None,
             "error": {"message": "no output for this request"},
         },
-        {"custom_id": "c", "request": request("c"), "response": None, "error": {"code": "x"}},
+        {
+            "custom_id": "c",
+            "request": request("c"),
+            "response": None,
+            "error": {"code": "x"},
+            "output": "out.jsonl:1",
+        },
     ]
 
 
@@ -270,8 +284,17 @@ def test_joined_lines_keep_the_bytes_and_the_line_numbers(tmp_path: Path) -> Non
     outputs = write(tmp_path / "out.jsonl", '{"custom_id":"a","response":{"y" : 2.50}}')
     assert joined(requests, [outputs], ["in.jsonl", "out.jsonl"]).read_bytes() == (
         b'{"custom_id": "a", "request": {"custom_id":"a","body":{"x": 1.0}}, "response": {"y" : 2.50}, '
-        b'"error": null}\n\nnot JSON\n'
+        b'"error": null, "output": "out.jsonl:1"}\n\nnot JSON\n'
     )
+
+
+def test_requests_with_the_same_custom_id_get_no_output(tmp_path: Path) -> None:
+    requests = write(tmp_path / "in.jsonl", request("a"), request("b"), request("a"))
+    outputs = write(tmp_path / "out.jsonl", output("a"), output("b"))
+    found = decoded(joined(requests, [outputs], ["in.jsonl", "out.jsonl"]))
+    said = {"message": "custom_id a is that of 2 requests; expected one"}
+    assert [each["error"] for each in found] == [said, None, said]
+    assert [each["response"] is None for each in found] == [True, False, True]
 
 
 def test_output_without_a_request_is_named(tmp_path: Path) -> None:
@@ -310,6 +333,15 @@ def test_each_batch_is_paired_with_its_own_outputs(tmp_path: Path) -> None:
     assert found[0].path == chats
     assert [record["custom_id"] for record in decoded(found[1].path)] == ["b1", "b2"]
     assert decoded(found[2].path)[0]["response"] == {"status_code": 200}
+
+
+def test_a_broken_first_request_does_not_keep_the_others_from_their_outputs(tmp_path: Path) -> None:
+    requests = write(tmp_path / "in.jsonl", "{broken", request("a"))
+    outputs = write(tmp_path / "out.jsonl", output("a"))
+    (found,) = pairs(requests, outputs)
+    broken, line = found.path.read_bytes().splitlines()
+    assert broken == b"{broken"
+    assert json.loads(line)["response"] == {"status_code": 200}
 
 
 @pytest.mark.parametrize("record", [request("a"), output("a"), {"messages": []}])

@@ -350,7 +350,7 @@ def test_batch_output_alone_asks_for_the_requests() -> None:
 
 def test_batch_failure_says_what_the_server_answered() -> None:
     assert failure(BATCH, batch("failed")) == (
-        '$.response.status_code is 400: "This model\'s maximum context length is 16 tokens."; expected 200.'
+        'openai_batch_outputs.jsonl:2: $.response.status_code is 400: "This model\'s maximum context length is 16 tokens."; expected 200.'
     )
 
 
@@ -389,7 +389,10 @@ CHOICE = (*BODY, "choices", 0)
     ],
 )
 def test_batch_says_what_is_wrong(path: tuple[str | int, ...], value: object, expected: str) -> None:
-    assert failure(BATCH, changed(batch("sum"), *path, to=value)) == f"$.response.body.{expected}"
+    assert (
+        failure(BATCH, changed(batch("sum"), *path, to=value))
+        == f"openai_batch_outputs.jsonl:3: $.response.body.{expected}"
+    )
 
 
 def test_batch_request_without_messages_is_an_error() -> None:

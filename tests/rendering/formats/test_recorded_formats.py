@@ -207,6 +207,24 @@ def test_verifiers_keeps_what_else_an_episode_says() -> None:
     }
 
 
+def test_two_calls_that_report_different_usage_of_one_node_are_refused() -> None:
+    record = records("verifiers")[0]["traces"][0]
+    usage = record["calls"][0]["usage"]
+    again = {**record["calls"][0], "usage": {**usage, "prompt_tokens": usage["prompt_tokens"] + 1}}
+    record["calls"].append(again)
+    with pytest.raises(ConversationError, match="of which a call before reports another usage"):
+        parse(VERIFIERS, record)
+
+
+@pytest.mark.parametrize("key", ["prompt_tokens", "completion_tokens", "cached_input_tokens"])
+def test_usage_below_zero_is_refused(key: str) -> None:
+    record = records("verifiers")[0]["traces"][0]
+    record["calls"][0]["usage"][key] = -5
+    with pytest.raises(ConversationError, match="is -5; expected a number of tokens, 0 or more") as caught:
+        parse(VERIFIERS, record)
+    assert caught.value.path == f"$.calls[0].usage.{key}"
+
+
 def test_a_bare_trace_without_ids_keeps_messages_and_usage() -> None:
     trace = read("verifiers", 1)
     assert messages(trace) == [
