@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SCORE_COLUMNS = ("logprob", "rank", "top_ids", "top_logprobs")
-BATCH_TOKENS = 65_536
+BATCH_TOKENS = 32_768
 
 
 @dataclass(frozen=True, slots=True)

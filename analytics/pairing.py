@@ -18,7 +18,7 @@ from tokscore.rendering.run import OnError
 
 # Settings that change what a logprob means.
 _SAME_SETTINGS = ("temperature", "logprob_mode")
-_CACHED_ROW_GROUPS = 3
+_CACHED_ROW_GROUPS = 2
 # Strings of few values, which stay codes.
 _REPEATED = ["conversation_id", "role", "source"]
 

@@ -280,3 +280,16 @@ def test_the_command_holds_recorded_logprobs_against_scored_ones(
     assert found.exit_code == 0, found.output
     assert json.loads(found.stdout)["total"]["off_policy"]["mean_ratio"] == 1
     assert "tokens with both logprobs" in found.stderr
+
+
+def test_the_noise_floor_stands_beside_the_gaps(both: Both, tmp_path: Path) -> None:
+    path = tmp_path / "selfcheck.json"
+    path.write_text(
+        '{"engine": "x", "noise_floor": {"mean": 7e-6, "p99": 2e-5, "max": 1.1e-4, "warm": null}}'
+    )
+    found = run("diff", *both.paths, "--noise-floor", path)
+    assert found.exit_code == 0, found.output
+    assert "log-ratios of 7e-06 on average, 2e-05 at the 99th percentile, 0.00011 at most" in found.stderr
+    path.write_text("{}")
+    with pytest.raises(InputError, match="holds no noise floor"):
+        diff(*both.paths, noise_floor=path)
