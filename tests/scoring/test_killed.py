@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tokscore.rendering.dataset import Dataset
+
+FLOATS = ["logprob", "entropy", "top_logprobs"]
+N_KILLS = 10
+
+
+@pytest.mark.slow
+def test_a_run_killed_ten_times_ends_as_an_undisturbed_one(tiny_model: Path, tmp_path: Path) -> None:
+    records = [
+        {
+            "id": "x",  # all the same: the others become x#2, x#3 and so on
+            "messages": [
+                {"role": "user", "content": f"{i % 50} {'word ' * (i % 23)}"},
+                {"role": "assistant", "content": "yes" * (i % 7)},
+            ],
+        }
+        for i in range(240)
+    ]
+    lines = tmp_path / "convs.jsonl"
+    lines.write_text("".join(json.dumps(record) + "\n" for record in records))
+    finished = subprocess.run(
+        [
+            *(sys.executable, str(Path(__file__).with_name("killed_run.py")), str(tiny_model), str(lines)),
+            *(str(tmp_path / "undisturbed"), str(tmp_path / "killed"), str(N_KILLS)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    assert finished.returncode == 0, finished.stderr
+    n_done = [int(n) for n in finished.stdout.split()]
+    assert len(n_done) == N_KILLS
+    assert n_done == sorted(n_done)
+    one, other = (pl.read_parquet(tmp_path / name / "scores/*.parquet") for name in ("undisturbed", "killed"))
+    n_parts = len(Dataset(tmp_path / "killed").manifest.parts)
+    # Kills that all come before the first part, or after the last, would show nothing.
+    assert sum(0 < n < n_parts for n in n_done) >= N_KILLS // 2, n_done
+    assert other["conversation_id"].n_unique() == 240
+    assert one.drop(FLOATS).equals(other.drop(FLOATS))
+    for name in FLOATS:
+        flat = [frame[name].explode() if name == "top_logprobs" else frame[name] for frame in (one, other)]
+        assert flat[0].is_null().equals(flat[1].is_null())
+        np.testing.assert_allclose(*(values.drop_nulls().to_numpy() for values in flat), atol=5e-5)
+    for table in ("conversations", "messages", "spans"):
+        assert pl.read_parquet(tmp_path / f"undisturbed/{table}/*.parquet").equals(
+            pl.read_parquet(tmp_path / f"killed/{table}/*.parquet")
+        )
+    assert not [path for path in (tmp_path / "killed").rglob(".*") if path.is_file()]
