@@ -57,7 +57,7 @@ def drift(
     Compares the recorded ids of every conversation with the template's rendering of its messages and says
     where they part first and why. Nothing is written.
     """
-    from tokscore.rendering.drift import Drift, NotRecorded
+    from tokscore.rendering.drift import Drift, DriftKind, NotRecorded
     from tokscore.rendering.drift import drift as find
     from tokscore.rendering.errors import InputError
     from tokscore.rendering.source import ConversationSource
@@ -79,7 +79,7 @@ def drift(
     source = open_conversations(inputs, model, chosen, None, allow_dataset=False)
     assert isinstance(source, ConversationSource)
     found: list[Drift] = []
-    n_same = n_not_recorded = n_failed = n_tokens = 0
+    n_same = n_truncated = n_not_recorded = n_failed = n_tokens = 0
     with ProgressLine("comparing", source.n_conversations, "conversations") as line:
         for n_done, item in enumerate(find(source), 1):
             if isinstance(item, NotRecorded):
@@ -93,10 +93,12 @@ def drift(
                 n_tokens += item.n_tokens
                 if item.kind is None:
                     n_same += 1
+                elif item.kind is DriftKind.TRUNCATED:
+                    n_truncated += 1
                 else:
                     found.append(item)
             line.update(n_done, n_tokens)
-    if not n_same and not found:
+    if not n_same and not n_truncated and not found:
         raise InputError(
             f"no conversation of {', '.join(Path(name).name for name in inputs)} could be compared: "
             f"{n_not_recorded:,} have no recorded token ids, {n_failed:,} could not be read.\n"
@@ -111,6 +113,7 @@ def drift(
         print_json(
             {
                 "n_same": n_same,
+                "n_truncated": n_truncated,
                 "n_drifted": len(found),
                 "n_not_recorded": n_not_recorded,
                 "n_failed": n_failed,
@@ -130,6 +133,7 @@ def drift(
         if len(rows) > SHOWN:
             note(f"only the first {SHOWN} are shown; --format json or csv shows all.")
     note(
-        f"of {counted(n_same + len(found), 'recorded sequence')}, {n_same:,} rendered to the same ids and "
-        f"{len(found):,} did not; {n_not_recorded:,} had no ids."
+        f"of {counted(n_same + n_truncated + len(found), 'recorded sequence')}, {n_same:,} rendered to the "
+        f"same ids, {n_truncated:,} up to where the answer was cut, and {len(found):,} did not; "
+        f"{n_not_recorded:,} had no ids."
     )

@@ -59,7 +59,9 @@ def render_many(
                 yield printed
                 continue
             try:
-                yield renderer.finish(printed, next(ids), reference=references.get(printed.number))
+                tokens = renderer.finish(printed, next(ids), reference=references.get(printed.number))
+                status = printed.conversation.status
+                yield tokens if status is None else Recorded(tokens, status)
             except ConversationError as error:
                 yield error
 

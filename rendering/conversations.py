@@ -59,12 +59,16 @@ class Conversation:
         tools: Tool definitions, None without.
         template_kwargs: The record's own `chat_template_kwargs`.
         metadata: The record's metadata as JSON text, None without.
+        given: Messages of the assistant that no model generated for this record, such as those of a prompt.
+        status: What a reader should know of how it was read, None if nothing.
     """
 
     messages: Sequence[Mapping[str, Any]]  # Any: JSON values
     tools: Sequence[Mapping[str, Any]] | None = None  # Any: JSON values
     template_kwargs: Mapping[str, Any] | None = None  # Any: JSON values
     metadata: str | None = None
+    given: frozenset[int] = frozenset()
+    status: str | None = None
 
 
 def parse_conversation(line: bytes) -> Conversation:

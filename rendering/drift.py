@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tokscore.rendering.source import ConversationSource
 
 _SHOWN_TOKENS = 6
+_LONGEST_WORD = 200
 _END_OF_REASONING = "</think>"
 
 
@@ -41,6 +42,7 @@ class DriftKind(StrEnum):
     TOOL_JSON = "tool_json"  # a tool call is written otherwise
     SPECIAL_TOKEN = "special_token"  # noqa: S105  a control token on one side alone
     WHITESPACE = "whitespace"  # only white space differs there
+    TRUNCATED = "truncated"  # the record ends inside an answer, as at a limit on its length; no drift
     OTHER = "other"
     REFUSED = "refused"  # the template does not render the messages at all
 
@@ -206,26 +208,57 @@ def _kind(
     renderer: Renderer,
 ) -> DriftKind:
     ours, theirs = recorded.text, rendered.text
+    n = len(recorded)
+    if position == n and n and recorded.sampled_mask[-1] == 1:
+        return DriftKind.TRUNCATED
     is_special = renderer.tokenizer.flags(renderer.tokenizer.special_ids)
-    n = min(len(recorded), len(rendered))
-    special = [
+    special = any(
         position < len(each) and bool(is_special[each.token_ids[position]]) for each in (recorded, rendered)
-    ]
+    )
     if ours is None or theirs is None or recorded.char_stops is None or rendered.char_stops is None:
-        return DriftKind.SPECIAL_TOKEN if special[0] != special[1] else DriftKind.OTHER
+        return DriftKind.SPECIAL_TOKEN if special else DriftKind.OTHER
     at = common_prefix(ours, theirs)
-    if position < n and at >= max(recorded.char_stops[position], rendered.char_stops[position]):
+    if position < min(n, len(rendered)) and at >= max(
+        recorded.char_stops[position], rendered.char_stops[position]
+    ):
         return DriftKind.BOUNDARY_MERGE
     if _lost_reasoning(branch.conversation.messages, ours, theirs, at):
         return DriftKind.DROPPED_REASONING
     if "tool_calls" in (_source(recorded, position), _source(rendered, position)):
         return DriftKind.TOOL_JSON
-    if special[0] != special[1]:
-        return DriftKind.SPECIAL_TOKEN
-    left, right = ours[at:].lstrip(), theirs[at:].lstrip()
-    if left[:1] == right[:1] and (ours[at : at + 1].isspace() or theirs[at : at + 1].isspace()):
-        return DriftKind.WHITESPACE
-    return DriftKind.OTHER
+    if _differs_in_space(ours, theirs, at):
+        return DriftKind.TOOL_JSON if _is_in_call(theirs, rendered, at) else DriftKind.WHITESPACE
+    return DriftKind.SPECIAL_TOKEN if special else DriftKind.OTHER
+
+
+def _differs_in_space(ours: str, theirs: str, at: int) -> bool:
+    """Whether white space stands on one side alone, and both texts go on with the same word behind it."""
+    if not (ours[at : at + 1].isspace() or theirs[at : at + 1].isspace()):
+        return False
+    left, right = (text[at : at + _LONGEST_WORD].lstrip() for text in (ours, theirs))
+    words = [text.split(maxsplit=1)[0] if text else "" for text in (left, right)]
+    n = min(map(len, words))
+    return n > 0 and words[0][:n] == words[1][:n]
+
+
+def _is_in_call(theirs: str, rendered: RenderedTokens, at: int) -> bool:
+    """Whether a character of the rendering is inside the JSON of tool calls, which templates may spell.
+
+    The JSON goes from the brace before the first character of a call to the one behind its last.
+    """
+    if rendered.char_starts is None or rendered.char_stops is None or "tool_calls" not in rendered.sources:
+        return False
+    code = rendered.sources.index("tool_calls")
+    calls = np.flatnonzero(rendered.source_codes == code)
+    # Calls of one message are next to each other; the difference is near the first token at or behind it.
+    for owner in np.unique(rendered.message_indices[calls]).tolist():
+        own = calls[rendered.message_indices[calls] == owner]
+        first, last = int(rendered.char_starts[own[0]]), int(rendered.char_stops[own[-1]])
+        start = theirs.rfind("{", 0, first + 1)
+        stop = last + len(theirs[last:]) - len(theirs[last:].lstrip('"} \t'))
+        if start >= 0 and start < at < stop and "\n" not in theirs[start:first]:
+            return True
+    return False
 
 
 def _source(tokens: RenderedTokens, position: int) -> str | None:

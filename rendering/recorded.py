@@ -77,6 +77,8 @@ def _branch_item(trace: Trace, nodes: Sequence[Node]) -> Conversation | Recorded
         tools=trace.tools,
         template_kwargs=trace.template_kwargs,
         metadata=trace.metadata,
+        given=_given(nodes),
+        status=trace.status,
     )
     n_recorded = sum(node.tokens is not None for node in nodes)
     if not n_recorded:
@@ -88,6 +90,12 @@ def _branch_item(trace: Trace, nodes: Sequence[Node]) -> Conversation | Recorded
             f"has ids on {n_recorded} of the {len(nodes)} nodes of a branch; expected all or none."
         )
     return RecordedBranch(nodes, conversation, trace.is_text)
+
+
+def _given(nodes: Sequence[Node]) -> frozenset[int]:
+    """The answers of a branch that the record says no model generated for it."""
+    flags = [(message["role"], node.is_sampled) for node in nodes for message in node.messages]
+    return frozenset(i for i, (role, is_sampled) in enumerate(flags) if role == _ASSISTANT and not is_sampled)
 
 
 def _tokenised(trace: Trace, tokenizer: ChatTokenizer) -> list[Node]:

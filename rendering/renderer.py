@@ -220,6 +220,13 @@ class Renderer:
             sampled = apply_tags(
                 owners.is_generated, sampled, rendered.text, encoding, owners.message_indices
             )
+        unknown = dict(sampled.unknown)
+        if conversation.given:  # what the record says of its answers wins
+            given = np.isin(owners.message_indices, list(conversation.given))
+            is_answer = np.array([*(role == "assistant" for role in roles), False])[owners.message_indices]
+            given[1:] |= given[:-1] & ~is_answer[1:]  # a stop that opens the next message
+            sampled.mask[given] = 0
+            unknown = {i: reason for i, reason in unknown.items() if i not in conversation.given}
         dropped = dropped_characters(messages, rendered.runs)
         untracked = untracked_characters(rendered.runs)
         control = self._is_special[encoding.token_ids] & owners.starts_in_body
@@ -241,8 +248,7 @@ class Renderer:
                 *sampled.flags.get(i, ()),
                 *(flag for flag, messages_with in found if i in messages_with),
             )
-            unknown = sampled.unknown.get(i)
-            facts.append(MessageFacts(role, name, dropped[i], flags, unknown, controlled[i]))
+            facts.append(MessageFacts(role, name, dropped[i], flags, unknown.get(i), controlled[i]))
         return RenderedTokens(
             token_ids=encoding.token_ids,
             message_indices=owners.message_indices,

@@ -75,6 +75,7 @@ class Trace:
         tools: Tool definitions, None without.
         template_kwargs: The record's own variables for the template.
         metadata: Rewards, scores, steps and what else the record carries, as JSON text; None without.
+        status: What a reader should know of how it was read, None if nothing.
         is_text: Its messages hold text that a template has printed already, to be tokenised as it is.
     """
 
@@ -83,6 +84,7 @@ class Trace:
     template_kwargs: Mapping[str, Any] | None = None  # Any: JSON values
     metadata: str | None = None
     is_text: bool = False
+    status: str | None = None
 
     @cached_property
     def is_linear(self) -> bool:

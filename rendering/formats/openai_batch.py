@@ -23,6 +23,7 @@ from tokscore.rendering.traces import NO_PARENT, Node, NodeTokens, Trace, Usage
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+IDS_UNUSED_STATUS = "recorded_ids_unused"
 _OK = 200
 _LONGEST_ERROR = 200
 _IDS = "a list of token ids"
@@ -91,7 +92,17 @@ def _trace(record: Mapping[str, Any]) -> Trace:
         check_objects(body.get("tools"), f"{path}.tools") or None,
         _template_kwargs(body, path),
         _metadata(body, answers),
+        status=None if answers is None else _status(answers),
     )
+
+
+def _status(answers: _Answers) -> str | None:
+    """Says where answers have ids, and the prompt has none, so that both are rendered."""
+    if _has_ids(answers) or not any(choice.get("token_ids") is not None for choice in answers.choices):
+        return None
+    for i, choice in enumerate(answers.choices):
+        _tokens(choice, f"{answers.path}.choices[{i}]")  # what is left out is checked all the same
+    return IDS_UNUSED_STATUS
 
 
 def _template_kwargs(body: Mapping[str, Any], path: str) -> Mapping[str, Any] | None:

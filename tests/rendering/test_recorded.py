@@ -212,6 +212,17 @@ def test_printed_text_is_tokenised_as_it_is(renderer: Renderer) -> None:
     assert tokens.sampled_mask.tolist() == [0] * n + [1] * 2
 
 
+def test_answers_that_the_record_says_were_not_generated_are_not_sampled(renderer: Renderer) -> None:
+    said = [MESSAGES[1], {"role": "assistant", "content": "Sun."}, MESSAGES[1], MESSAGES[4]]
+    nodes = linear([Node(-1, (message,), i == 3) for i, message in enumerate(said)])
+    (item,) = branch_items(Trace(nodes), renderer.tokenizer)
+    assert isinstance(item, Conversation)
+    tokens, whole = renderer.render(item), renderer.render(Conversation(said))
+    kept = np.where(whole.message_indices == 1, 0, whole.sampled_mask)
+    assert (whole.sampled_mask != kept).any()
+    np.testing.assert_array_equal(tokens.sampled_mask, kept)
+
+
 class TestDrift:
     def test_the_templates_own_ids_do_not_drift(self, renderer: Renderer) -> None:
         found = find_drift(by_rendering(renderer, MESSAGES), renderer)
@@ -257,6 +268,34 @@ class TestDrift:
     def test_other_kinds(self, renderer: Renderer, recorded: str, kind: DriftKind) -> None:
         found = find_drift(branch([node(renderer, recorded, {"role": "user", "content": "Hi"})]), renderer)
         assert found.kind is kind
+
+    @pytest.mark.parametrize(
+        ("answer", "kind", "n_after"),
+        [
+            ("Yo \n<|im_end|>", DriftKind.WHITESPACE, 2),
+            ("Yo<|endoftext|>", DriftKind.SPECIAL_TOKEN, 1),
+            ("Yo", DriftKind.TRUNCATED, 0),
+        ],
+    )
+    def test_ends_of_an_answer(self, qwen3: Path, answer: str, kind: DriftKind, n_after: int) -> None:
+        template = "{% for m in messages %}{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}"
+        template += "{% if add_generation_prompt %}assistant\n{% endif %}"
+        trimming = Renderer(ChatTokenizer(str(qwen3), template=template))
+        said = {"role": "assistant", "content": "Yo"}
+        nodes = [
+            node(trimming, "user\nHi<|im_end|>\n", {"role": "user", "content": "Hi"}),
+            node(trimming, f"assistant\n{answer}", said, sampled=answer),
+        ]
+        found = find_drift(branch(nodes), trimming)
+        assert (found.kind, found.n_after) == (kind, n_after)
+
+    def test_spaces_in_json_that_the_template_spells_itself(self, renderer: Renderer) -> None:
+        nodes = list(by_rendering(renderer, MESSAGES).nodes)
+        text = renderer.tokenizer.hf.decode(nodes[2].tokens.token_ids) if nodes[2].tokens else ""
+        other = text.replace('"name": "weather"', '"name":"weather"')
+        assert other != text
+        nodes[2] = node(renderer, other, MESSAGES[2], sampled=other.removeprefix("<|im_start|>assistant\n"))
+        assert find_drift(branch(nodes), renderer).kind is DriftKind.TOOL_JSON
 
     def test_messages_that_the_template_refuses(self, qwen3: Path) -> None:
         refusing = Renderer(ChatTokenizer(str(qwen3), template="{{ raise_exception('no') }}"))
