@@ -4,9 +4,9 @@
     python benchmarks/divergence.py --tokens 5000000 --folder DIR --reference bounds_reference.py
 
 Prints medians of one run: bounds per token (with `--reference`, against an implementation of the same limits
-in numpy, and how far both are apart), `diff` against reading and decoding the same columns with pyarrow,
-`stats` by role against a bare scan of its columns with polars, and the peak memory of each. Datasets are made
-once in the folder and found again.
+in numpy, and how far both are apart), `diff` against reading and decoding the same columns with pyarrow, and
+`stats` by role against a bare scan of its columns with polars, with the peak memory of each. Datasets are
+made once in the folder and found again.
 """
 
 from __future__ import annotations
