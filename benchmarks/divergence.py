@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -186,8 +185,13 @@ def run_task(name: str, teacher: Path, student: Path, n_rounds: int) -> None:
         started = time.perf_counter()
         TASKS[name](teacher, student)
         times.append(time.perf_counter() - started)
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"elapsed_s": statistics.median(times[1:]), "peak_mb": peak_mb}))
+    print(json.dumps({"elapsed_s": statistics.median(times[1:]), "peak_mb": peak_mb()}))
+
+
+def peak_mb() -> float:
+    """Most memory this process held (Linux); `getrusage` would count what its parent held when it started."""
+    status = Path("/proc/self/status").read_text()
+    return float(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def in_a_process(name: str, roots: tuple[Path, Path], n_rounds: int) -> dict[str, float]:

@@ -397,3 +397,23 @@ def test_entropy_limits_pack_the_tail_at_the_cap_or_spread_it() -> None:
     head = -0.5 * math.log(0.5) - 0.2 * math.log(0.2)
     assert bounds.lower[0] == pytest.approx(head - 0.2 * math.log(0.2) - 0.1 * math.log(0.1), abs=1e-9)
     assert bounds.upper[0] == pytest.approx(head - 0.3 * math.log(0.1), abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_upper_limits_are_the_largest_vertices_where_there_is_room(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    vocab_size, k, alpha = 60, 3, float(rng.uniform(0.1, 0.9))
+    p, q = np.zeros(vocab_size), np.zeros(vocab_size)
+    p[:k], q[k - 1 : 2 * k - 1] = np.sort(rng.uniform(0.1, 0.28, (2, k)))[:, ::-1]
+    teacher = TopK(np.arange(k)[None], np.log(p[None, :k]))
+    student = TopK(np.arange(k - 1, 2 * k - 1)[None], np.log(q[None, k - 1 : 2 * k - 1]))
+    # Each tail on as few ids as its cap allows, at ids that neither list has and the other tail avoids.
+    for side, start in ((p, 2 * k), (q, vocab_size // 2)):
+        cap, left = side[side > 0].min(), 1.0 - side.sum()
+        while left > 0:
+            side[start] = min(cap, left)
+            left, start = left - side[start], start + 1
+    limits = topk_limits(teacher, student, alphas=(alpha,))
+    assert limits.gjs(alpha).upper[0] == pytest.approx(gjs(p, q, alpha), abs=1e-9)
+    assert limits.skew_kl(alpha).upper[0] == pytest.approx(kl(p, alpha * p + (1 - alpha) * q), abs=1e-9)
+    assert limits.total_variation.upper[0] == pytest.approx(np.abs(p - q).sum() / 2, abs=1e-9)
