@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from tokscore.cli.options import Format
 from tokscore.cli.output import Column, note, print_json, print_rows
+from tokscore.cli.visible import BETWEEN, visible
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 _STYLES = {"system": "yellow", "developer": "yellow", "user": "green", "assistant": "cyan", "tool": "magenta"}
 _OTHER_ROLE, _NO_ROLE, _CONTROL = "blue", "bright_black", "bold red reverse"
-_BETWEEN = "│"
-_SHOWN_AS = {" ": "·", "\n": "↵", "\t": "→"}
 _LEGEND = (
-    f"S sampled, ? cannot be told, C content, ! control token from content; {_BETWEEN} between tokens, "
+    f"S sampled, ? cannot be told, C content, ! control token from content; {BETWEEN} between tokens, "
     "· space, ↵ newline, → tab, … a token inside the character before it"
 )
 _COLUMNS = tuple(
@@ -187,22 +185,6 @@ def _shown_line(explanation: Explanation, line: _Line) -> Text:
     shown = Text(f"{line.start:>7} {marks} {line.source:<18} ")
     for i in range(line.start, line.stop):
         if i > line.start:
-            shown.append(_BETWEEN, style="dim")
-        shown.append(_visible(explanation.texts[i]) or "…", style=style)
+            shown.append(BETWEEN, style="dim")
+        shown.append(visible(explanation.texts[i]) or "…", style=style)
     return shown
-
-
-def _visible(text: str) -> str:
-    """The text with white space shown; what a terminal would not show, or take for a mark, is escaped."""
-    return re.sub(r"[\s\S]", _visible_character, text)
-
-
-def _visible_character(match: re.Match[str]) -> str:
-    character = match[0]
-    if character in _SHOWN_AS:
-        return _SHOWN_AS[character]
-    if character.isprintable() and character not in (_BETWEEN, "…", *_SHOWN_AS.values()):
-        return character
-    return (
-        character.encode("unicode_escape").decode() if ord(character) < 128 else f"\\u{{{ord(character):x}}}"
-    )

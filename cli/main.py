@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tokscore.cli import diff, drift, formats, logprobs, render, stats
+from tokscore.cli import diff, drift, formats, logprobs, render, show, stats
 from tokscore.cli.options import option
 
 EPILOG = """Examples:
@@ -33,6 +33,7 @@ app.command("render", epilog=render.EPILOG)(render.render)
 app.command("logprobs", epilog=logprobs.EPILOG)(logprobs.logprobs)
 app.command("diff", epilog=diff.EPILOG)(diff.diff)
 app.command("stats", epilog=stats.EPILOG)(stats.stats)
+app.command("show", epilog=show.EPILOG)(show.show)
 app.command("drift", epilog=drift.EPILOG)(drift.drift)
 app.command("formats", epilog=formats.EPILOG)(formats.formats)
 

@@ -88,6 +88,16 @@ class LimitCountChoice(StrEnum):
     BRANCHES = "branches"
 
 
+class MetricChoice(StrEnum):
+    """What a token strip shows."""
+
+    LOGPROB = "logprob"
+    RANK = "rank"
+    ENTROPY = "entropy"
+    GJS = "gjs"
+    DELTA = "delta"
+
+
 class By(StrEnum):
     """What the rows of a summary stand for."""
 

@@ -144,7 +144,7 @@ def tiny_scores(tokscore: RunTokscore, tiny_model: Path, tmp_path_factory: pytes
     """A score dataset of the tiny model."""
     folder = tmp_path_factory.mktemp("scores")
     record = {
-        "id": "a",
+        "id": "kettle-limescale",
         "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}],
     }
     (folder / "convs.jsonl").write_text(json.dumps(record) + "\n")
@@ -182,3 +182,11 @@ def conversation() -> dict[str, object]:
         "id": "greeting",
         "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}],
     }
+
+
+@pytest.fixture(scope="session")
+def write_scores() -> Callable[..., Path]:
+    """Write a score dataset with a vocabulary of hostile texts, as `score_samples.write_scores`."""
+    from .score_samples import write_scores
+
+    return write_scores

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
-COMMANDS = ["render", "logprobs", "diff", "stats", "drift", "formats"]
+COMMANDS = ["render", "logprobs", "diff", "stats", "drift", "formats", "show"]
 
 
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
@@ -33,14 +33,14 @@ def test_the_examples_of_the_help_work(
         (tmp_path / "demo-output" / name).symlink_to(tiny_scores)
     (tmp_path / "demo-output" / "tokens").symlink_to(tiny_scores)
     ran = 0
-    for command in ("render", "diff", "stats", "drift", "formats"):
+    for command in ("render", "diff", "stats", "drift", "formats", "show"):
         text = tokscore(command, "--help").stdout.split("Examples:\n")[1].replace("\\\n", "")
         for line in text.strip().splitlines():
             arguments = line.replace("~/.cache/tokscore/models", str(teacher_model.parent)).split()[1:]
             finished = tokscore(*arguments, cwd=tmp_path)
             assert finished.returncode == 0, (line, finished.stderr)
             ran += 1
-    assert ran == 10
+    assert ran == 12
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tokscore.analytics import GroupBy
 from tokscore.analytics.estimates import Sampler
+from tokscore.analytics.report.metrics import Metric
 from tokscore.cli import options
 from tokscore.rendering.limits import DEFAULT_LIMITS, TemplateLimits
 from tokscore.rendering.renderer import Verify
@@ -20,6 +21,7 @@ from tokscore.scoring.load import AUTO, DTYPES
     [
         (options.GroupBy, list(GroupBy)),
         (options.SamplerChoice, list(Sampler)),
+        (options.MetricChoice, list(Metric)),
         (options.OnErrorChoice, list(OnError)),
         (options.VerifyChoice, list(Verify)),
         (options.TruncateChoice, list(Truncate)),

@@ -1,0 +1,1 @@
+"""What people look at: single conversations token by token, and the HTML page."""

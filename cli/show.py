@@ -1,0 +1,255 @@
+"""`tokscore show`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tokscore.cli import options
+from tokscore.cli.options import Format, MetricChoice
+from tokscore.cli.output import Cell, Column, counted, print_json, print_rows
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tokscore.analytics.report.metrics import Metric
+    from tokscore.analytics.report.scored import ModelScores, ScoredConversation
+    from tokscore.analytics.report.token_texts import TokenText
+    from tokscore.rendering.dataset import Dataset
+
+EPILOG = """Examples:
+
+\b
+  tokscore show demo-output/teacher kettle-limescale
+  tokscore show demo-output/teacher kettle-limescale --against demo-output/student --metric delta
+"""
+_PLAIN_WIDTH = 80
+_NUMBERS = ("logprob", "rank", "entropy")
+_MEANINGS = {
+    "logprob": "low logprob",
+    "rank": "high rank",
+    "entropy": "high entropy",
+    "gjs": "GJS, lower limit in nats",
+    "delta": "logprob T - S; raised digits: T is higher, lowered: S is",
+}
+
+
+def show(
+    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Score dataset.")],
+    conversation_id: Annotated[str, typer.Argument(metavar="ID", help="Id of a conversation in it.")],
+    against: Annotated[
+        Path | None,
+        options.option(
+            "--against", metavar="DATASET2", help="Score dataset of a student model for the same tokens."
+        ),
+    ] = None,
+    metric: Annotated[
+        MetricChoice | None,
+        options.option(
+            "--metric", help="What colours the tokens.", show_default="gjs with --against, otherwise logprob"
+        ),
+    ] = None,
+    branch: Annotated[
+        int | None,
+        options.option("--branch", metavar="N", min=0, help="Branch to show.", show_default="the first"),
+    ] = None,
+    alpha: Annotated[
+        float,
+        options.option("--alpha", metavar="A", help="Weight of the teacher in the GJS, between 0 and 1."),
+    ] = 0.5,
+    form: options.FormatOption = Format.TABLE,
+) -> None:
+    """Show one conversation token by token, coloured by how far each token stands out, and its messages.
+
+    A digit behind a token says the same as its colour: it exceeds 50 % (1), 80 % (2), 95 % (3) or 99 % (4) of
+    the conversation's tokens. On a terminal the output is paged; --format json and csv print all numbers.
+    """
+    from tokscore.analytics.report.metrics import parse_metric
+    from tokscore.analytics.report.reading import ComparedDatasets, find_scored, open_scores
+    from tokscore.analytics.report.token_texts import TokenTexts
+
+    wanted = parse_metric(None if metric is None else metric.value, has_student=against is not None)
+    students: list[Dataset] = []
+    if against is None:
+        opened = open_scores(dataset)
+        conversation = find_scored(opened, conversation_id, branch)
+    else:
+        compared = ComparedDatasets(dataset, against, alpha=alpha)
+        opened, students = compared.teacher, [compared.student]
+        conversation = compared.find(conversation_id, branch)
+    texts = TokenTexts(opened).of(conversation.token_ids.tolist())
+    if form is Format.JSON:
+        print_json(_facts(conversation, wanted) | {"tokens": list(_token_rows(conversation, texts))})
+    elif form is Format.CSV:
+        columns = [Column(name, name) for name in next(_token_rows(conversation, texts), {})]
+        print_rows(columns, _token_rows(conversation, texts), form)
+    else:
+        _print_paged(conversation, texts, wanted, [opened, *students])
+
+
+def _facts(conversation: ScoredConversation, metric: Metric) -> dict[str, object]:
+    from tokscore.analytics.report.messages import message_rows
+
+    return {
+        "conversation_id": conversation.conversation_id,
+        "branch": conversation.branch,
+        "source_file": conversation.source_file,
+        "source_line": conversation.source_line,
+        "status": conversation.status,
+        "metric": metric.value,
+        "messages": [row._asdict() for row in message_rows(conversation)],
+    }
+
+
+def _token_rows(conversation: ScoredConversation, texts: list[TokenText]) -> Iterator[dict[str, Cell]]:
+    from tokscore.analytics.report.metrics import delta
+
+    sides = [("", conversation.teacher)]
+    columns: dict[str, list[float]] = {}
+    if conversation.student is not None and conversation.divergences is not None:
+        sides.append(("student_", conversation.student))
+        columns["delta"] = delta(conversation.teacher.logprobs, conversation.student.logprobs).tolist()
+        columns["gjs_lower"] = conversation.divergences.gjs.lower.tolist()
+        columns["gjs_upper"] = conversation.divergences.gjs.upper.tolist()
+    scores = {f"{prefix}{name}": column for prefix, side in sides for name, column in _columns_of(side)}
+    columns = scores | columns
+    for i, text in enumerate(texts):
+        message = int(conversation.message_indices[i])
+        row: dict[str, Cell] = {
+            "position": i,
+            "token_id": int(conversation.token_ids[i]),
+            "text": text.text,
+            "text_is_literal": text.is_literal,
+            "message_index": message,
+            "role": conversation.role_of(message),
+            "source": conversation.sources[conversation.source_codes[i]],
+            "is_content": bool(conversation.is_content[i]),
+            "is_sampled": {1: True, 0: False}.get(int(conversation.sampled[i])),
+        }
+        yield row | {name: _number(name, column[i]) for name, column in columns.items()}
+
+
+def _columns_of(scores: ModelScores) -> list[tuple[str, list[float]]]:
+    return list(zip(_NUMBERS, (column.tolist() for column in (scores[0], scores[1], scores[2])), strict=True))
+
+
+def _number(name: str, value: float) -> Cell:
+    """The value for JSON and CSV, where NaN and infinite numbers are null."""
+    if value - value != 0.0:
+        return None
+    return int(value) if name.endswith("rank") else value
+
+
+def _print_paged(
+    conversation: ScoredConversation, texts: list[TokenText], metric: Metric, datasets: list[Dataset]
+) -> None:
+    from contextlib import nullcontext
+
+    from rich.console import Console
+
+    is_terminal = sys.stdout.isatty()
+    plain = None if is_terminal or os.environ.get("COLUMNS", "").isdigit() else _PLAIN_WIDTH
+    console = Console(width=plain, highlight=False, markup=False, emoji=False, file=sys.stdout)
+    # As git does it: colours pass, what fits on the screen stays there.
+    os.environ.setdefault("LESS", "FRX")
+    with console.pager(styles=not console.no_color) if is_terminal else nullcontext():
+        print_conversation(console, conversation, texts, metric, datasets)
+
+
+def print_conversation(
+    console: Console,
+    conversation: ScoredConversation,
+    texts: list[TokenText],
+    metric: Metric,
+    datasets: list[Dataset],
+) -> None:
+    """Print facts, messages and tokens to the console's width.
+
+    Args:
+        console: Where to.
+        conversation: Compared, if there are two datasets.
+        texts: Of its tokens.
+        metric: What stands out.
+        datasets: The teacher's, and the student's if there is one.
+    """
+    from rich.text import Text
+
+    from tokscore.analytics.report.metrics import Metric, level_limits, levels, metric_values, salience
+    from tokscore.cli.strip import Strip
+    from tokscore.cli.visible import visible
+
+    values = metric_values(conversation, metric)
+    saliences = salience(metric, values)
+    limits = level_limits(saliences)
+    branch = f" branch {conversation.branch}" if conversation.branch else ""
+    tokens = counted(len(conversation), "token")
+    console.print(
+        Text(
+            f"{visible(conversation.conversation_id)}{branch}  "
+            f"{visible(conversation.source_file)}:{conversation.source_line}  "
+            f"{tokens}, status {conversation.status}",
+            style="bold",
+        )
+    )
+    for letter, dataset in zip("TS", datasets, strict=False):
+        model = dataset.manifest.model
+        name = "" if len(datasets) == 1 else f"{letter} "
+        if model is not None:
+            console.print(Text(f"{name}{model.name}, {model.dtype}, {model.engine_version}"))
+    _print_messages(console, conversation)
+    sign = -1.0 if metric is Metric.LOGPROB else 1.0
+    relation = "<" if metric is Metric.LOGPROB else ">"
+    shown = (f"{digit} {relation} {sign * limit:.4g}" for digit, limit in zip("¹²³⁴", limits, strict=True))
+    console.print(Text(f"{_MEANINGS[metric]}:  {'  '.join(shown)}"))
+    strip = Strip(
+        conversation,
+        texts,
+        levels(saliences, limits).tolist(),
+        (values < 0).tolist() if metric is Metric.DELTA else [False] * len(conversation),
+    )
+    for line in strip.lines(console.width):
+        console.print(line, no_wrap=True, overflow="ignore", crop=False)
+
+
+def _print_messages(console: Console, conversation: ScoredConversation) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from tokscore.analytics.report.messages import message_rows
+    from tokscore.cli.visible import visible
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    is_compared = conversation.student is not None
+    names = ["#", "role", "tokens", "sampled", "logprob"]
+    names += ["logprob S", "T - S", "GJS"] if is_compared else ["rank 1", "entropy"]
+    for name in names:
+        table.add_column(name, justify="left" if name == "role" else "right", no_wrap=name != "role")
+    for row in message_rows(conversation):
+        role = "(none)" if row.role is None else visible(row.role)
+        cells = [
+            "" if row.message_index < 0 else str(row.message_index),
+            f"{role} {visible(row.tool_name)}" if row.tool_name else role,
+            f"{row.n_tokens:,}",
+            "?" if row.n_sampled is None else f"{row.n_sampled:,}",
+            _mean(row.logprob),
+        ]
+        if is_compared:
+            interval = f"[{_mean(row.gjs_lower)}, {_mean(row.gjs_upper)}]"
+            cells += [
+                _mean(row.student_logprob),
+                _mean(row.delta),
+                "-" if row.gjs_lower is None else interval,
+            ]
+        else:
+            cells += [_mean(row.rank1_share), _mean(row.entropy)]
+        table.add_row(*map(Text, cells))
+    console.print(table)
+
+
+def _mean(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
