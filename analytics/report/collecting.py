@@ -1,0 +1,140 @@
+"""One pass over the conversations of a report: sums, a sample for the colours, and what the page keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tokscore.analytics.report.keeping import Keeping
+from tokscore.analytics.report.metrics import COMPARING, Metric, level_limits, metric_values, salience
+from tokscore.analytics.report.packing import Packed, pack, script_json
+from tokscore.analytics.report.scored import ScoredConversation
+from tokscore.analytics.report.token_texts import TokenTexts
+from tokscore.analytics.report.totals import TokenSample, Totals
+
+_PREVIEW_TOKENS = 24
+_PREVIEW_CHARACTERS = 80
+# The script element around it.
+_ELEMENT_BYTES = 64
+
+
+class Kept(NamedTuple):
+    """A conversation that the page holds.
+
+    Attributes:
+        row: Of the list: a JSON object.
+        packed: Its tokens.
+    """
+
+    row: dict[str, object]
+    packed: Packed
+
+
+class Collected(NamedTuple):
+    """What one pass found.
+
+    Attributes:
+        metrics: Those that can be shown.
+        totals: Sums.
+        limits: Saliences at which levels begin, by metric; None without values.
+        kept: What the page can hold, the most divergent first.
+    """
+
+    metrics: tuple[Metric, ...]
+    totals: Totals
+    limits: dict[str, list[float | None]]
+    kept: list[Kept]
+
+
+class Vocabulary(NamedTuple):
+    """The texts that the page needs.
+
+    Attributes:
+        texts: By token id.
+        named: Ids whose text is a name for them, not what a model reads.
+    """
+
+    texts: dict[int, str]
+    named: list[int]
+
+
+def collect(
+    conversations: Iterable[ScoredConversation],
+    texts: TokenTexts,
+    *,
+    has_student: bool,
+    max_bytes: int,
+) -> Collected:
+    """Read everything once; memory grows with `max_bytes`, not with the number of tokens.
+
+    Args:
+        conversations: Compared, if there is a student.
+        texts: The teacher's vocabulary.
+        has_student: Whether there is one.
+        max_bytes: For the conversations that are kept. By mean GJS (lower limit), or by mean logprob, lowest
+            first.
+    """
+    metrics = tuple(metric for metric in Metric if has_student or metric not in COMPARING)
+    ranking = Metric.GJS if has_student else Metric.LOGPROB
+    totals, keeping = Totals(), Keeping[Kept](max_bytes)
+    samples = {metric: TokenSample() for metric in metrics}
+    for conversation in conversations:
+        totals.add(conversation)
+        means: dict[str, float | None] = {}
+        priority = -np.inf
+        for metric in metrics:
+            values = metric_values(conversation, metric)
+            samples[metric].add(salience(metric, values))
+            known = values[~np.isnan(values)]
+            mean = float(known.mean()) if len(known) else np.nan
+            means[metric.value] = float(f"{mean:.6g}") if np.isfinite(mean) else None
+            if metric is ranking and len(known):
+                priority = float(salience(metric, known).mean())
+        keeping.offer(priority, lambda c=conversation, m=means: _keep(c, m, texts))  # type: ignore[misc]
+    limits = {metric.value: level_limits(samples[metric].values()).tolist() for metric in metrics}
+    return Collected(
+        metrics,
+        totals,
+        {name: [x if np.isfinite(x) else None for x in values] for name, values in limits.items()},
+        keeping.kept(),
+    )
+
+
+def vocabulary_of(kept: Sequence[Kept], texts: TokenTexts) -> Vocabulary:
+    """The texts of all ids that occur in conversations."""
+    ids: list[int] = []
+    if kept:
+        ids = np.unique(np.concatenate([each.packed.token_ids for each in kept])).tolist()
+    found = dict(zip(ids, texts.of(ids), strict=True))
+    return Vocabulary(
+        {token_id: text.text for token_id, text in found.items()},
+        [token_id for token_id, text in found.items() if not text.is_literal],
+    )
+
+
+def _keep(
+    conversation: ScoredConversation, means: dict[str, float | None], texts: TokenTexts
+) -> tuple[Kept, int]:
+    packed = pack(conversation)
+    row: dict[str, object] = {
+        "id": conversation.conversation_id,
+        "branch": conversation.branch,
+        "n_tokens": len(conversation),
+        "preview": _preview(conversation, texts),
+        "roles": sorted({message.role for message in conversation.messages}),
+        "means": means,
+    }
+    size_bytes = len(packed.json.encode()) + len(script_json(row).encode()) + _ELEMENT_BYTES
+    return Kept(row, packed), size_bytes
+
+
+def _preview(conversation: ScoredConversation, texts: TokenTexts) -> str:
+    """The first words of its first user message, or of its first message."""
+    roles = [message.role for message in conversation.messages]
+    message = roles.index("user") if "user" in roles else 0
+    mine = np.flatnonzero((conversation.message_indices == message) & conversation.is_content)
+    found = texts.of(conversation.token_ids[mine[:_PREVIEW_TOKENS]].tolist())
+    text = " ".join("".join(token.text for token in found if token.is_literal).split())
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)[:_PREVIEW_CHARACTERS]

@@ -1,0 +1,192 @@
+"""HTML reports of score datasets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from tokscore.analytics.report.charts import chart_library, check_available
+from tokscore.analytics.report.collecting import Collected, collect, vocabulary_of
+from tokscore.analytics.report.page import Page
+from tokscore.analytics.report.reading import ComparedDatasets, open_scores, read_scored
+from tokscore.analytics.report.summary import facts_table, group_tables, histogram_table, models_table
+from tokscore.analytics.report.token_texts import TokenTexts
+from tokscore.rendering.dataset import Dataset
+from tokscore.rendering.errors import UsageError
+from tokscore.rendering.parts import write_file
+
+DEFAULT_MAX_MB = 25.0
+# Of the whole file: what the page itself, the chart library, and the vocabulary may take.
+_PAGE_BYTES = 1_300_000
+_VOCABULARY_SHARE = 0.9
+_MEGABYTE = 1_000_000
+
+
+class ReportSize(NamedTuple):
+    """What a page holds.
+
+    Attributes:
+        n_conversations: Conversations of the datasets that were summed up.
+        n_kept: Of these, shown token by token.
+        size_bytes: Of the file.
+    """
+
+    n_conversations: int
+    n_kept: int
+    size_bytes: int
+
+
+def write_diff_report(
+    teacher: Path | str,
+    student: Path | str,
+    path: Path | str,
+    *,
+    alpha: float = 0.5,
+    max_mb: float = DEFAULT_MAX_MB,
+    noise_floor_nats: float | None = None,
+) -> ReportSize:
+    """Write the comparison of two score datasets as one HTML file that loads nothing else.
+
+    All tokens count in its tables; the conversations with the largest mean GJS (lower limit) are shown token
+    by token, as many as fit.
+
+    Args:
+        teacher: The score dataset of one model.
+        student: That of the other.
+        path: File to write.
+        alpha: Weight of the teacher in the GJS.
+        max_mb: Limit of the file in megabytes.
+        noise_floor_nats: Largest difference between two runs of the same model, where it was measured.
+
+    Raises:
+        UsageError: alpha or the limit is not allowed, or the extra `report` is not installed.
+        InputError: No whole score datasets, or they cannot be compared.
+    """
+    budget = _budget(max_mb)
+    check_available()
+    compared = ComparedDatasets(teacher, student, alpha=alpha)
+    datasets = [compared.teacher, compared.student]
+    texts = TokenTexts(compared.teacher)
+    found = collect(compared, texts, has_student=True, max_bytes=budget)
+    total, pairing = found.totals.total(), compared.pairing
+    n_counted = int(total["n_counted"])
+    facts = [
+        ("conversations compared", f"{pairing.n_conversations:,}"),
+        ("only in the teacher's dataset", f"{pairing.n_only_teacher:,}"),
+        ("only in the student's dataset", f"{pairing.n_only_student:,}"),
+        *_failures(datasets),
+        ("tokens compared", f"{n_counted:,} of {int(total['n_tokens']):,}"),
+        (
+            "unresolved mass, mean per token",
+            f"{total['unresolved'] / n_counted:.4f}" if n_counted else "-",
+        ),
+        (
+            "noise floor, logprob",
+            "not measured" if noise_floor_nats is None else f"{noise_floor_nats:.2g} nats",
+        ),
+    ]
+    names = [_name(dataset) for dataset in datasets]
+    notes = (
+        "KL and GJS: mean per token in nats, [lower, upper]; the value over the whole vocabulary lies "
+        "inside. Unresolved: mixture mass on ids that are not known on both sides.",
+    )
+    tables = [
+        models_table(datasets),
+        facts_table(facts),
+        *group_tables(found.totals, has_student=True, alpha=alpha),
+        histogram_table(found.totals, has_student=True),
+    ]
+    page = Page(
+        f"{names[0]} and {names[1]}", tables, found.metrics, found.limits, True, chart_library(), notes
+    )
+    return _write(Path(path), max_mb, page, found, texts, "largest mean GJS (lower limit)")
+
+
+def write_stats_report(
+    dataset: Path | str, path: Path | str, *, max_mb: float = DEFAULT_MAX_MB
+) -> ReportSize:
+    """Write the statistics of one score dataset as one HTML file that loads nothing else.
+
+    All tokens count in its tables; the conversations with the lowest mean logprob are shown token by token,
+    as many as fit.
+
+    Args:
+        dataset: Of scores.
+        path: File to write.
+        max_mb: Limit of the file in megabytes.
+
+    Raises:
+        UsageError: The limit is not allowed, or the extra `report` is not installed.
+        InputError: No whole score dataset.
+    """
+    budget = _budget(max_mb)
+    check_available()
+    opened = open_scores(dataset)
+    texts = TokenTexts(opened)
+    found = collect(read_scored(opened), texts, has_student=False, max_bytes=budget)
+    total = found.totals.total()
+    facts = [
+        ("conversations", f"{found.totals.n_conversations:,}"),
+        *_failures([opened]),
+        ("tokens with a logprob", f"{int(total['n_counted']):,} of {int(total['n_tokens']):,}"),
+    ]
+    tables = [
+        models_table([opened]),
+        facts_table(facts),
+        *group_tables(found.totals, has_student=False),
+        histogram_table(found.totals, has_student=False),
+    ]
+    page = Page(_name(opened), tables, found.metrics, found.limits, False, chart_library())
+    return _write(Path(path), max_mb, page, found, texts, "lowest mean logprob")
+
+
+def _write(
+    path: Path, max_mb: float, page: Page, found: Collected, texts: TokenTexts, ranking: str
+) -> ReportSize:
+    """Write the page with as many conversations as fit."""
+    max_bytes = int(max_mb * _MEGABYTE)
+    n_all = found.totals.n_conversations
+    kept = list(found.kept)
+    while True:
+        n_out = n_all - len(kept)
+        left_out = f"; {n_out:,} others are left out to keep this file below {max_mb:g} MB" if n_out else ""
+        vocabulary = vocabulary_of(kept, texts)
+        html = replace(
+            page,
+            kept=f"{len(kept):,} of {n_all:,} conversations, those with the {ranking}{left_out}.",
+            conversations=[each.row for each in kept],
+            packed=[each.packed.json for each in kept],
+            texts=vocabulary.texts,
+            named=vocabulary.named,
+        ).html()
+        size_bytes = len(html.encode())
+        if size_bytes <= max_bytes or not kept:
+            break
+        # The texts of rare tokens took more than expected.
+        excess = size_bytes - max_bytes
+        while kept and excess > 0:
+            excess -= len(kept.pop().packed.json.encode())
+    write_file(path, html.encode())
+    return ReportSize(n_all, len(kept), size_bytes)
+
+
+def _budget(max_mb: float) -> int:
+    """Bytes for conversations.
+
+    Raises:
+        UsageError: The limit leaves none.
+    """
+    least = 2 * _PAGE_BYTES / _MEGABYTE
+    if not max_mb >= least:
+        raise UsageError(f"--html-max-mb is {max_mb:g}; expected at least {least:g}, as charts take about 1.")
+    return int((max_mb * _MEGABYTE - _PAGE_BYTES) * _VOCABULARY_SHARE)
+
+
+def _failures(datasets: list[Dataset]) -> list[tuple[str, str]]:
+    return [("records that failed", ", ".join(f"{sum(1 for _ in d.failures()):,}" for d in datasets))]
+
+
+def _name(dataset: Dataset) -> str:
+    model = dataset.manifest.model
+    return dataset.root.name if model is None else model.name

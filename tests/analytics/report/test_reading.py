@@ -1,0 +1,87 @@
+"""Conversations of score datasets with what the models say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tokscore.analytics.comparison import Comparison
+from tokscore.analytics.report.reading import ComparedDatasets, find_scored, open_scores, read_scored
+from tokscore.analytics.report.scored import model_scores
+from tokscore.analytics.report.token_texts import TokenText, TokenTexts
+from tokscore.rendering import parts
+from tokscore.rendering.errors import InputError
+
+
+def test_every_interval_is_that_of_diff(scores: Any) -> None:
+    compared = {(c.conversation_id, c.branch): c for c in ComparedDatasets(*scores, alpha=0.3)}
+    expected = list(Comparison(*scores, alpha=0.3))
+    assert len(expected) == len(compared) == 3
+    for tokens in expected:
+        found = compared[tokens.conversation_id, tokens.branch].divergences
+        for mine, theirs in zip(found, tokens.divergences, strict=True):
+            for a, b in zip(mine, theirs, strict=True):
+                np.testing.assert_array_equal(a[tokens.positions], b)
+                assert np.isnan(np.delete(a, tokens.positions)).all()
+
+
+def test_a_conversation_found_alone_is_as_in_the_stream(scores: Any) -> None:
+    compared = ComparedDatasets(*scores)
+    for streamed in compared:
+        alone = compared.find(streamed.conversation_id, streamed.branch)
+        np.testing.assert_array_equal(alone.teacher.logprobs, streamed.teacher.logprobs)
+        np.testing.assert_array_equal(alone.divergences.gjs.lower, streamed.divergences.gjs.lower)
+        assert alone.messages == streamed.messages
+
+
+def test_a_conversation_is_read_from_the_row_groups_that_hold_it(
+    scores: Any, write_scores: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "ROW_GROUP_ROWS", 7)
+    samples = [(f"c{i}", (("user", tuple(range(i + 1))),)) for i in range(9)]
+    dataset = open_scores(write_scores(tmp_path / "split", samples))
+    for streamed in read_scored(dataset):
+        alone = find_scored(dataset, streamed.conversation_id)
+        np.testing.assert_array_equal(alone.token_ids, streamed.token_ids)
+        np.testing.assert_array_equal(alone.teacher.top_ids, streamed.teacher.top_ids)
+
+
+def test_a_dataset_against_itself_has_no_divergence(scores: Any) -> None:
+    found = ComparedDatasets(scores.teacher, scores.teacher).find("long")
+    assert np.nanmax(found.divergences.gjs.lower) == 0
+
+
+def test_nan_is_refused() -> None:
+    lists = pa.array([None], pa.list_(pa.int32()))
+    table = pa.table(
+        {
+            "logprob": pa.array([float("nan")]),
+            "rank": pa.array([1]),
+            "entropy": pa.array([1.0]),
+            "top_ids": lists,
+            "top_logprobs": lists.cast(pa.list_(pa.float32())),
+        }
+    )
+    with pytest.raises(InputError, match="column logprob holds NaN"):
+        model_scores(table)
+
+
+def test_texts_of_bytes_and_of_unknown_ids_are_names(scores: Any) -> None:
+    texts = TokenTexts(open_scores(scores.teacher))
+    assert texts.of([1, 9, 9_999, 1]) == [
+        TokenText("Hello", True),
+        TokenText("\\xe4\\xbd", False),
+        TokenText("[id 9999]", False),
+        TokenText("Hello", True),
+    ]
+
+
+def test_texts_are_found_in_a_vocabulary_without_order(write_scores: Any, tmp_path: Any) -> None:
+    root = write_scores(tmp_path / "scores", [("a", (("user", (1,)),))])
+    table = pq.read_table(root / "vocab.parquet")
+    pq.write_table(table.take(list(range(table.num_rows))[::-1]), root / "vocab.parquet")
+    assert TokenTexts(open_scores(root)).of([1, 2]) == [TokenText("Hello", True), TokenText(" world", True)]
