@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from tokscore.analytics.report.totals import BIN_NATS
 from tokscore.rendering.errors import UsageError
 
-_WIDTH = 420
+_WIDTH = "container"
 _ROW_HEIGHT = 20
 
 
@@ -32,6 +33,7 @@ def check_available() -> None:
         )
 
 
+@cache
 def chart_library() -> str:
     """The JavaScript of Vega, Vega-Lite and Vega-Embed in one piece, which sets `window.vegaEmbed`."""
     import vl_convert
@@ -50,14 +52,14 @@ def bar_chart(bars: Sequence[Bar], title: str) -> dict[str, Any]:  # Any: JSON v
         .encode(
             x=alt.X("start:Q", title=title),
             x2="stop:Q",
-            y=alt.Y("group:N", sort=None, title=None, axis=alt.Axis(labelLimit=200)),
+            y=alt.Y("group:N", sort=None, title=None, axis=alt.Axis(labelLimit=140)),
             tooltip=[
                 alt.Tooltip("group:N"),
                 alt.Tooltip("start:Q", format=".4f"),
                 alt.Tooltip("stop:Q", format=".4f"),
             ],
         )
-        .properties(width=_WIDTH, height=alt.Step(_ROW_HEIGHT))
+        .properties(width=_WIDTH, height=_ROW_HEIGHT * len(rows))
     )
     return _spec(chart)
 
@@ -89,4 +91,4 @@ def _spec(chart: Any) -> dict[str, Any]:  # Any: altair's classes, JSON values
     # Nothing of the page may name an address.
     spec: dict[str, Any] = chart.to_dict()
     spec.pop("$schema", None)
-    return spec
+    return spec | {"autosize": {"type": "fit-x", "contains": "padding"}}

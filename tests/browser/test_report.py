@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import io
 import os
 import time
 from collections.abc import Callable
@@ -190,21 +192,17 @@ def test_the_panel_lists_both_models_and_what_is_unknown(page: Any, report: Path
 
 
 def test_keys_alone_reach_everything(page: Any, report: Path) -> None:
-    page.open(report, "#c=short-5&b=0")
+    page.open(report, "#c=short-5&b=0&q=short-5")
     page.run("document.getElementById('strip').focus()")
     for key, expected in (("\ue014", 0), ("\ue014", 1), ("\ue012", 0)):
         page.press(key, "strip")
         assert page.run(SELECTED) == expected
-    names = set()
-    page.run("document.querySelector('header a').focus()")
-    for _ in range(150):
-        names.add(
-            page.run(
-                "const e = document.activeElement; return e.id || e.dataset.table || e.dataset.c || e.textContent"
-            )
-        )
-        page.command("Input.dispatchKeyEvent", type="keyDown", key="Tab", code="Tab", windowsVirtualKeyCode=9)
-        page.command("Input.dispatchKeyEvent", type="keyUp", key="Tab", code="Tab", windowsVirtualKeyCode=9)
+    page.run(
+        "window.reached = []; addEventListener('focusin', ({ target: e }) =>"
+        "window.reached.push(e.id || e.dataset.table || e.dataset.c || e.textContent))"
+    )
+    page.driver.find_element("css selector", "header a").send_keys("\ue004" * 60)
+    names = set(page.run("return window.reached"))
     assert {
         "theme",
         "search",
@@ -258,13 +256,12 @@ def test_the_colours_follow_the_system_and_the_button(browser: Any, report: Path
     browser.command("Emulation.setEmulatedMedia", features=[])
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])
 def test_nothing_overlaps_or_is_cut_and_axe_finds_nothing_serious(
     browser: Any, report: Path, assets: Path, width: int, theme: str, tmp_path: Path
 ) -> None:
     browser.resize(width)
-    browser.open(report, f"#c=long&b=0&theme={theme}&t=40&pin=1")
+    browser.open(report, f"{HOSTILE}&q=short-1&theme={theme}&t=5&pin=1")
     for i in range(6):
         browser.run("document.querySelectorAll('figure')[arguments[0]].scrollIntoView()", i)
         browser.wait(f"return document.querySelectorAll('figure')[{i}].querySelector('svg path')")
@@ -278,8 +275,6 @@ def test_nothing_overlaps_or_is_cut_and_axe_finds_nothing_serious(
     if folder := os.environ.get("TOKSCORE_SCREENSHOTS"):
         Path(folder).mkdir(exist_ok=True)
         shot = browser.command("Page.captureScreenshot", captureBeyondViewport=True)
-        import base64
-
         (Path(folder) / f"{width}-{theme}.png").write_bytes(base64.b64decode(shot["data"]))
 
 
@@ -304,12 +299,12 @@ def test_csv_holds_every_token_and_every_table(page: Any, report: Path) -> None:
     page.open(report, HOSTILE)
     page.click("tokens-csv")
     path = downloaded(page.downloads, "hostile_*.csv")
-    rows = list(csv.DictReader(path.open(newline="", encoding="utf-8")))
+    rows = list(csv.DictReader(io.StringIO(path.read_bytes().decode(), newline="")))
     assert [int(row["position"]) for row in rows] == list(range(19))
-    assert rows[6]["text"] == "</script><img src=x onerror=\"document.title='executed'\">"
+    assert rows[5]["text"] == "</script><img src=x onerror=\"document.title='executed'\">"
     assert all(float(row["gjs_lower"]) <= float(row["gjs_upper"]) for row in rows[1:])
     page.run("document.querySelector('[data-table=\"by-role\"]').click()")
-    table = list(csv.reader(downloaded(page.downloads, "by-role.csv").open(encoding="utf-8")))
+    table = list(csv.reader(downloaded(page.downloads, "by-role.csv").read_text("utf-8").splitlines()))
     assert [row[0] for row in table] == ["role", "assistant", "tool", "user", "(no message)", "(all)"]
 
 

@@ -23,7 +23,7 @@ async function drawChart(figure) {
   startVega();
   const spec = themed(JSON.parse(figure.querySelector("script").textContent));
   const box = figure.querySelector(".chart");
-  const { view } = await window.vegaEmbed(box, spec, { actions: false, renderer: "svg" });
+  const { view } = await window.vegaEmbed(box, spec, { actions: false, defaultStyle: false, renderer: "svg" });
   const button = figure.querySelector("button");
   button.disabled = false;
   button.onclick = async () => {

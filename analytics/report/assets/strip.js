@@ -26,7 +26,10 @@ class Strip {
     });
     new ResizeObserver(() => this.update()).observe(box);
     addEventListener("beforeprint", () => this.renderForPrint());
-    addEventListener("afterprint", () => this.redraw());
+    addEventListener("afterprint", () => {
+      this.isPrinting = false;
+      this.redraw();
+    });
   }
 
   // levels: Int8Array, -1 unknown; negative: Uint8Array.
@@ -55,7 +58,7 @@ class Strip {
   }
 
   update() {
-    if (!this.blocks.length) return;
+    if (!this.blocks.length || this.isPrinting) return;
     const top = this.box.scrollTop;
     let tops = this.tops();
     const anchor = indexAt(tops, top);
@@ -145,6 +148,7 @@ class Strip {
   // Paper does not scroll: the whole conversation, up to a limit.
   renderForPrint() {
     if (!this.blocks.length) return;
+    this.isPrinting = true;
     const last = Math.min(this.blocks.length, Math.ceil(PRINTED_TOKENS / BLOCK_TOKENS)) - 1;
     this.renderRange(0, last);
     if (last < this.blocks.length - 1) this.content.append(make("p", "", "The rest is left out in print."));
