@@ -50,7 +50,7 @@ def bar_chart(bars: Sequence[Bar], title: str) -> dict[str, Any]:  # Any: JSON v
         alt.Chart(alt.Data(values=rows))
         .mark_bar(height={"band": 0.6})
         .encode(
-            x=alt.X("start:Q", title=title),
+            x=alt.X("start:Q", title=title, axis=alt.Axis(tickCount=6)),
             x2="stop:Q",
             y=alt.Y("group:N", sort=None, title=None, axis=alt.Axis(labelLimit=140)),
             tooltip=[

@@ -99,8 +99,10 @@ def _mean(sums: Sums, name: str, count: str = "n_counted") -> str:
 def _interval(sums: Sums, name: str) -> str:
     if not sums["n_counted"]:
         return "-"
-    upper = "unbounded" if sums[f"{name}_n_unbounded"] else _mean(sums, f"{name}_upper")
-    return f"[{_mean(sums, f'{name}_lower')}, {upper}]"
+    lower = _mean(sums, f"{name}_lower")
+    if sums[f"{name}_n_unbounded"]:
+        return f"[{lower}, ∞)"
+    return f"[{lower}, {_mean(sums, f'{name}_upper')}]"
 
 
 def _compared_row(sums: Sums) -> list[str]:

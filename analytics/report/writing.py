@@ -89,7 +89,8 @@ def write_diff_report(
     names = [_name(dataset) for dataset in datasets]
     notes = (
         "KL and GJS: mean per token in nats, [lower, upper]; the value over the whole vocabulary lies "
-        "inside. Unresolved: mixture mass on ids that are not known on both sides.",
+        "inside; ∞ where the top-k lists set no upper limit. Unresolved: mixture mass on ids that are not "
+        "known on both sides.",
     )
     tables = [
         models_table(datasets),
