@@ -89,7 +89,7 @@ class Totals:
         matrix = np.stack([*values.values()])
         for by, rows in self._groups.items():
             codes, labels = groups_of(conversation, by)
-            for code in np.unique(codes).tolist():
+            for code in np.flatnonzero(np.bincount(codes)).tolist():
                 mine = matrix[:, codes == code].sum(axis=1)
                 rows[labels[code]] = rows.get(labels[code], 0.0) + mine
         self._all += matrix.sum(axis=1)
