@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokscore.analytics.comparison import Comparison
+from tokscore.analytics.divergence import check_alpha
 from tokscore.analytics.pairing import Pairing
 from tokscore.analytics.report.scored import (
     SCORE_COLUMNS,
@@ -95,7 +96,8 @@ class ComparedDatasets:
             InputError: No whole score datasets, or they cannot be compared.
         """
         self.teacher, self.student = open_scores(teacher), open_scores(student)
-        is_self = Comparison(Path(teacher), Path(student), alpha=alpha).is_self
+        check_alpha(alpha)
+        is_self = Comparison(Path(teacher), Path(student)).is_self
         sizes = [_vocab_size(dataset) for dataset in (self.teacher, self.student)]
         self.comparing = Comparing(alpha, (sizes[0], sizes[1]), is_self)
         self.pairing = Pairing(
@@ -198,7 +200,7 @@ def _read_rows(dataset: Dataset, part: int, header: _Header) -> pa.Table:
 
 
 def _scored(header: _Header, table: pa.Table) -> ScoredConversation:
-    sources = table["source"].combine_chunks().dictionary_encode()
+    sources = table["source"].cast(pa.string()).combine_chunks().dictionary_encode()
     row = header.row
     return ScoredConversation(
         conversation_id=row["conversation_id"],
