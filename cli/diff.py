@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tokscore.cli import html as page
 from tokscore.cli import options
+from tokscore.cli.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
 from tokscore.cli.options import Format, OnErrorChoice
 from tokscore.cli.output import counted, note, print_json
 
@@ -77,6 +79,8 @@ def diff(
         options.option("--out", "-o", metavar="DIR", help="Directory for tokens.parquet and groups.parquet."),
     ] = None,
     on_error: options.OnErrorOption = OnErrorChoice.FAIL,
+    html: Html = None,
+    html_max_mb: HtmlMaxMb = DEFAULT_MAX_MB,
     form: options.FormatOption = Format.TABLE,
 ) -> None:
     """Compare two models token by token: KL both ways, GJS and more, by role.
@@ -88,15 +92,16 @@ def diff(
 
     groups = by or ["role"]
     if recorded is not None:
-        if teacher is not None or fail_if or out is not None or sampled_by is not None:
+        if teacher is not None or fail_if or out is not None or sampled_by is not None or html is not None:
             raise UsageError(
-                "--recorded takes one dataset and none of TEACHER, --fail-if, -o and --sampled-by."
+                "--recorded takes one dataset and none of TEACHER, --fail-if, -o, --html and --sampled-by."
             )
         _print_recorded(recorded, groups, on_error, form)
         return
     if teacher is None or student is None:
         raise UsageError("expected two score datasets, TEACHER and STUDENT, or --recorded SCORES.")
 
+    page.check(html)
     from tokscore.analytics import breaches, parse_gate, parse_group_by
     from tokscore.analytics import diff as compare
     from tokscore.cli.diff_report import print_report
@@ -126,6 +131,9 @@ def diff(
     note(f"{conversations}, {report.total.n_tokens:,} tokens compared{unscored}")
     if out is not None:
         note(f"wrote {out}")
+    if html is not None:
+        settings = page.DiffSettings(report.alphas[0], noise_floor, on_error.value)
+        page.write_diff(teacher, student, html, settings, max_mb=html_max_mb)
     for breach in found:
         note(f"failed: {breach.gate.text} (it is {breach.found:.6g})")
     if found:

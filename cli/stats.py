@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tokscore.cli import html as page
 from tokscore.cli import options
+from tokscore.cli.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
 from tokscore.cli.inputs import expand_patterns
 from tokscore.cli.options import Format, LimitCountChoice
 from tokscore.cli.output import Column, counted, note, print_json, print_rows
@@ -73,6 +75,8 @@ def stats(
     limit: options.LimitOption = None,
     limit_count: options.LimitCountOption = LimitCountChoice.UNIQUE,
     input_format: options.InputFormat = None,
+    html: Html = None,
+    html_max_mb: HtmlMaxMb = DEFAULT_MAX_MB,
     form: options.FormatOption = Format.TABLE,
 ) -> None:
     """Count and average the tokens of one dataset by role, or by another column.
@@ -80,7 +84,13 @@ def stats(
     Of files with recorded token ids or reported usage it counts what was given to a model and what one
     generated, without a model and as recorded.
     """
-    if _are_files(inputs):
+    are_files = _are_files(inputs)
+    if html is not None and (are_files or limit):
+        from tokscore.rendering.errors import UsageError
+
+        raise UsageError("--html takes one score dataset; leave it out with files or --limit.")
+    page.check(html)
+    if are_files:
         print_recorded(inputs, limit or [], limit_count.value, input_format, form)
         return
     dataset = Path(inputs[0])
@@ -88,6 +98,8 @@ def stats(
         print_limits(dataset, limit, limit_count.value, form)
     else:
         print_stats(dataset, by.value, form)
+    if html is not None:
+        page.write_stats(dataset, html, max_mb=html_max_mb)
 
 
 def _are_files(inputs: Sequence[str]) -> bool:

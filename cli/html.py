@@ -1,0 +1,69 @@
+"""`--html`: a report to look at beside the printed one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from tokscore.cli.options import option
+from tokscore.cli.output import counted, note
+
+if TYPE_CHECKING:
+    from tokscore.analytics.report import ReportSize
+
+DEFAULT_MAX_MB = 25.0
+
+Html = Annotated[
+    Path | None,
+    option(
+        "--html",
+        metavar="FILE",
+        help="Also write a report to look at: one HTML file that loads nothing else.",
+    ),
+]
+HtmlMaxMb = Annotated[
+    float,
+    option(
+        "--html-max-mb",
+        metavar="MB",
+        help="Limit of that file: it shows the conversations that diverge most, or are least likely, as many "
+        "as fit.",
+    ),
+]
+
+
+def check(path: Path | None) -> None:
+    """Raise a `UsageError` where a report is asked for and what draws it is not installed."""
+    if path is not None:
+        from tokscore.analytics.report.charts import check_available
+
+        check_available()
+
+
+class DiffSettings(NamedTuple):
+    """What a comparison was made with: weight of the teacher, file of the noise floor, what an error does."""
+
+    alpha: float
+    noise_floor: Path | None
+    on_error: str
+
+
+def write_diff(teacher: Path, student: Path, path: Path, settings: DiffSettings, *, max_mb: float) -> None:
+    """Write the report of a comparison and say what is in it."""
+    from tokscore.analytics.report import write_diff_report
+
+    _say(path, write_diff_report(teacher, student, path, max_mb=max_mb, **settings._asdict()))
+
+
+def write_stats(dataset: Path, path: Path, *, max_mb: float) -> None:
+    """Write the report of one score dataset and say what is in it."""
+    from tokscore.analytics.report import write_stats_report
+
+    _say(path, write_stats_report(dataset, path, max_mb=max_mb))
+
+
+def _say(path: Path, size: ReportSize) -> None:
+    left_out = size.n_conversations - size.n_kept
+    more = f"; {left_out:,} were left out (--html-max-mb)" if left_out else ""
+    shown = counted(size.n_kept, "conversation")
+    note(f"wrote {path}: {size.size_bytes / 1e6:.1f} MB, {shown} token by token{more}")
