@@ -8,19 +8,21 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 
+def _unavailable(reason: str) -> NoReturn:
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
 def _program(name: str) -> str:
-    path = shutil.which(name)
-    if path is None:
-        reason = f"{name} is not installed; on Debian: apt-get install chromium chromium-driver"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return path
+    return shutil.which(name) or _unavailable(
+        f"{name} is not installed; on Debian: apt-get install chromium chromium-driver"
+    )
 
 
 class Browser:
@@ -104,7 +106,10 @@ class Browser:
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     chromium, chromedriver = _program("chromium"), _program("chromedriver")
-    webdriver = pytest.importorskip("selenium.webdriver")
+    try:
+        from selenium import webdriver
+    except ImportError:
+        _unavailable("selenium is not installed; it comes with the extra dev")
     folder = tmp_path_factory.mktemp("chromium")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("altair")
 from tokscore.analytics import diff
 from tokscore.analytics.report import write_diff_report, write_stats_report
 from tokscore.rendering.errors import UsageError
