@@ -38,7 +38,7 @@ def chart_library() -> str:
     """The JavaScript of Vega, Vega-Lite and Vega-Embed in one piece, which sets `window.vegaEmbed`."""
     import vl_convert
 
-    return str(vl_convert.javascript_bundle())
+    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
 def bar_chart(bars: Sequence[Bar], title: str) -> dict[str, Any]:  # Any: JSON values

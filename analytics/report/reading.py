@@ -114,19 +114,13 @@ class ComparedDatasets:
             InputError: Token ids differ, logprobs are none, or no conversation is shared.
         """
         headers = (h for part in self.teacher.manifest.parts for h in _headers(self.teacher, part.index))
-        waiting: list[ScoredConversation] = []
-        students: list[ModelScores] = []
-        n_tokens = 0
-        for pair in self.pairing:
-            key = (pair.conversation_id, pair.branch)
-            header = next(header for header in headers if header.key == key)
-            waiting.append(_scored(header, pair.teacher))
-            students.append(model_scores(pair.student))
-            n_tokens += pair.teacher.num_rows
-            if n_tokens >= _BATCH_TOKENS:
-                yield from self.comparing.compare(waiting, students)
-                waiting, students, n_tokens = [], [], 0
-        if waiting:
+        for batch in self.pairing.batches(_BATCH_TOKENS):
+            waiting: list[ScoredConversation] = []
+            students: list[ModelScores] = []
+            for place, start, stop in zip(batch.places, batch.starts, batch.starts[1:], strict=False):
+                header = next(header for header in headers if header.key == place.key)
+                waiting.append(_scored(header, batch.teacher.slice(start, stop - start)))
+                students.append(model_scores(batch.student.slice(start, stop - start)))
             yield from self.comparing.compare(waiting, students)
 
     def find(self, conversation_id: str, branch: int | None = None) -> ScoredConversation:

@@ -19,14 +19,18 @@ from tokscore.rendering.errors import InputError
 
 def test_every_interval_is_that_of_diff(scores: Any) -> None:
     compared = {(c.conversation_id, c.branch): c for c in ComparedDatasets(*scores, alpha=0.3)}
-    expected = list(Comparison(*scores, alpha=0.3))
-    assert len(expected) == len(compared) == 3
-    for tokens in expected:
-        found = compared[tokens.conversation_id, tokens.branch].divergences
-        for mine, theirs in zip(found, tokens.divergences, strict=True):
-            for a, b in zip(mine, theirs, strict=True):
-                np.testing.assert_array_equal(a[tokens.positions], b)
-                assert np.isnan(np.delete(a, tokens.positions)).all()
+    n_compared = 0
+    for batch in Comparison(*scores, alphas=(0.3,)):
+        limits = batch.limits
+        expected = (limits.kl_teacher_student, limits.kl_student_teacher, limits.gjs(0.3))
+        joined = [compared[place.key].divergences for place in batch.places]
+        for column, theirs in enumerate(expected):
+            for side in range(3):
+                mine = np.concatenate([divergences[column][side] for divergences in joined])
+                np.testing.assert_array_equal(mine[batch.rows], theirs[side])
+                assert np.isnan(np.delete(mine, batch.rows)).all()
+        n_compared += len(batch.places)
+    assert n_compared == len(compared) == 3
 
 
 def test_a_conversation_found_alone_is_as_in_the_stream(scores: Any) -> None:
