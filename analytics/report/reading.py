@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from tokscore.analytics.comparison import Comparison
 from tokscore.analytics.divergence import check_alpha
-from tokscore.analytics.pairing import Pairing
+from tokscore.analytics.pairing import Pairing, Skipped
 from tokscore.analytics.report.scored import (
     SCORE_COLUMNS,
     TOKEN_COLUMNS,
@@ -26,6 +26,7 @@ from tokscore.analytics.report.scored import (
 from tokscore.rendering.dataset import Dataset, RowReader
 from tokscore.rendering.errors import InputError
 from tokscore.rendering.parts import part_name
+from tokscore.rendering.run import OnError
 from tokscore.rendering.tables import DatasetKind
 
 _BATCH_TOKENS = 16_384
@@ -88,7 +89,14 @@ class ComparedDatasets:
         comparing: How they are compared.
     """
 
-    def __init__(self, teacher: Path | str, student: Path | str, *, alpha: float = 0.5) -> None:
+    def __init__(
+        self,
+        teacher: Path | str,
+        student: Path | str,
+        *,
+        alpha: float = 0.5,
+        on_error: OnError = OnError.FAIL,
+    ) -> None:
         """Open both.
 
         Raises:
@@ -105,7 +113,9 @@ class ComparedDatasets:
             self.student,
             teacher_columns=[*TOKEN_COLUMNS, *SCORE_COLUMNS],
             student_columns=SCORE_COLUMNS,
+            on_error=on_error,
         )
+        self._on_error = on_error
 
     def __iter__(self) -> Iterator[ScoredConversation]:
         """Every shared conversation in the teacher's order, compared.
@@ -119,9 +129,37 @@ class ComparedDatasets:
             students: list[ModelScores] = []
             for place, start, stop in zip(batch.places, batch.starts, batch.starts[1:], strict=False):
                 header = next(header for header in headers if header.key == place.key)
-                waiting.append(_scored(header, batch.teacher.slice(start, stop - start)))
-                students.append(model_scores(batch.student.slice(start, stop - start)))
-            yield from self.comparing.compare(waiting, students)
+                n_tokens = stop - start
+                try:
+                    scored = _scored(header, batch.teacher.slice(start, n_tokens))
+                    theirs = model_scores(batch.student.slice(start, n_tokens))
+                except InputError as error:
+                    self._skip(place.conversation_id, place.branch, error)
+                    continue
+                waiting.append(scored)
+                students.append(theirs)
+            yield from self._compare(waiting, students)
+
+    def _compare(
+        self, waiting: list[ScoredConversation], students: list[ModelScores]
+    ) -> Iterator[ScoredConversation]:
+        try:
+            compared = self.comparing.compare(waiting, students)
+        except InputError as error:
+            if len(waiting) == 1:
+                self._skip(waiting[0].conversation_id, waiting[0].branch, error)
+                return
+            # One of them is bad.
+            for conversation, scores in zip(waiting, students, strict=True):
+                yield from self._compare([conversation], [scores])
+            return
+        yield from compared
+
+    def _skip(self, conversation_id: str, branch: int, error: InputError) -> None:
+        """Leave a conversation out, if errors are skipped."""
+        if self._on_error is OnError.FAIL:
+            raise error
+        self.pairing.skipped.append(Skipped(conversation_id, branch, str(error)))
 
     def find(self, conversation_id: str, branch: int | None = None) -> ScoredConversation:
         """One shared conversation.

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from tokscore.analytics.noise import NoiseFloor, read_noise_floor
 from tokscore.analytics.report.charts import chart_library, check_available
 from tokscore.analytics.report.collecting import Collected, collect, vocabulary_of
 from tokscore.analytics.report.page import Page
@@ -15,6 +16,7 @@ from tokscore.analytics.report.token_texts import TokenTexts
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.errors import UsageError
 from tokscore.rendering.parts import write_file
+from tokscore.rendering.run import OnError
 
 DEFAULT_MAX_MB = 25.0
 # Of the whole file: what the page itself, the chart library, and the vocabulary may take.
@@ -44,7 +46,8 @@ def write_diff_report(
     *,
     alpha: float = 0.5,
     max_mb: float = DEFAULT_MAX_MB,
-    noise_floor_nats: float | None = None,
+    noise_floor: Path | str | None = None,
+    on_error: OnError | str = OnError.FAIL,
 ) -> ReportSize:
     """Write the comparison of two score datasets as one HTML file that loads nothing else.
 
@@ -57,7 +60,8 @@ def write_diff_report(
         path: File to write.
         alpha: Weight of the teacher in the GJS.
         max_mb: Limit of the file in megabytes.
-        noise_floor_nats: Largest difference between two runs of the same model, where it was measured.
+        noise_floor: JSON of `tokscore selfcheck`.
+        on_error: What one bad conversation does.
 
     Raises:
         UsageError: alpha or the limit is not allowed, or the extra `report` is not installed.
@@ -65,14 +69,16 @@ def write_diff_report(
     """
     budget = _budget(max_mb)
     check_available()
-    compared = ComparedDatasets(teacher, student, alpha=alpha)
+    floor = None if noise_floor is None else read_noise_floor(Path(noise_floor))
+    compared = ComparedDatasets(teacher, student, alpha=alpha, on_error=OnError(on_error))
     datasets = [compared.teacher, compared.student]
     texts = TokenTexts(compared.teacher)
     found = collect(compared, texts, has_student=True, max_bytes=budget)
     total, pairing = found.totals.total(), compared.pairing
     n_counted = int(total["n_counted"])
     facts = [
-        ("conversations compared", f"{pairing.n_conversations:,}"),
+        ("conversations compared", f"{found.totals.n_conversations:,}"),
+        ("left out for an error", f"{len(pairing.skipped):,}"),
         ("only in the teacher's dataset", f"{pairing.n_only_teacher:,}"),
         ("only in the student's dataset", f"{pairing.n_only_student:,}"),
         *_failures(datasets),
@@ -81,10 +87,7 @@ def write_diff_report(
             "unresolved mass, mean per token",
             f"{total['unresolved'] / n_counted:.4f}" if n_counted else "-",
         ),
-        (
-            "noise floor, logprob",
-            "not measured" if noise_floor_nats is None else f"{noise_floor_nats:.2g} nats",
-        ),
+        ("noise floor of logprobs", _floor(floor)),
     ]
     names = [_name(dataset) for dataset in datasets]
     notes = (
@@ -186,6 +189,12 @@ def _budget(max_mb: float) -> int:
 
 def _failures(datasets: list[Dataset]) -> list[tuple[str, str]]:
     return [("records that failed", ", ".join(f"{sum(1 for _ in d.failures()):,}" for d in datasets))]
+
+
+def _floor(floor: NoiseFloor | None) -> str:
+    if floor is None:
+        return "not measured (tokscore selfcheck)"
+    return f"mean {floor.mean:.2g}, p99 {floor.p99:.2g}, max {floor.max:.2g} nats"
 
 
 def _name(dataset: Dataset) -> str:

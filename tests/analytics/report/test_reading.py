@@ -15,6 +15,7 @@ from tokscore.analytics.report.scored import model_scores
 from tokscore.analytics.report.token_texts import TokenText, TokenTexts
 from tokscore.rendering import parts
 from tokscore.rendering.errors import InputError
+from tokscore.rendering.run import OnError
 
 
 def test_every_interval_is_that_of_diff(scores: Any) -> None:
@@ -57,6 +58,24 @@ def test_a_conversation_is_read_from_the_row_groups_that_hold_it(
 def test_a_dataset_against_itself_has_no_divergence(scores: Any) -> None:
     found = ComparedDatasets(scores.teacher, scores.teacher).find("long")
     assert np.nanmax(found.divergences.gjs.lower) == 0
+
+
+def test_a_bad_conversation_is_left_out_where_errors_are_skipped(
+    scores: Any, tmp_path: Any, write_scores: Any
+) -> None:
+    samples = [(f"c{i}", (("user", tuple(range(i + 3))),)) for i in range(3)]
+    roots = [write_scores(tmp_path / name, samples, noise=i) for i, name in enumerate("ts")]
+    path = roots[1] / "scores" / "part-00000.parquet"
+    table = pq.read_table(path)
+    logprobs = table["logprob"].to_pylist()
+    logprobs[5] = 0.5
+    column = pa.array(logprobs, pa.float32())
+    pq.write_table(table.set_column(table.schema.get_field_index("logprob"), "logprob", column), path)
+    with pytest.raises(InputError, match=r"conversation 'c1', position 1: student: .* expected a finite"):
+        list(ComparedDatasets(*roots))
+    compared = ComparedDatasets(*roots, on_error=OnError.SKIP)
+    assert [c.conversation_id for c in compared] == ["c0", "c2"]
+    assert [skipped.conversation_id for skipped in compared.pairing.skipped] == ["c1"]
 
 
 def test_nan_is_refused() -> None:

@@ -44,7 +44,9 @@ class Elements(HTMLParser):
 @pytest.fixture(scope="module")
 def page(scores: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("page") / "report.html"
-    size = write_diff_report(*scores, path, alpha=0.3)
+    floor = path.with_name("floor.json")
+    floor.write_text('{"noise_floor": {"mean": 1e-6, "p99": 2e-5, "max": 4e-5}}')
+    size = write_diff_report(*scores, path, alpha=0.3, noise_floor=floor)
     assert (size.n_conversations, size.n_kept, size.size_bytes) == (3, 3, path.stat().st_size)
     return path.read_text(encoding="utf-8")
 
@@ -75,6 +77,7 @@ def test_the_role_table_has_the_numbers_of_diff(page: str, scores: Any) -> None:
             interval = f"[{row.gjs.lower:.4f}, {row.gjs.upper:.4f}]"
             assert re.search(rf">{row.group}</th>.*{re.escape(interval)}", page)
     assert "GJS 0.3" in page
+    assert "mean 1e-06, p99 2e-05, max 4e-05 nats" in page
 
 
 def test_a_limit_keeps_the_most_divergent_and_says_how_many_are_out(
