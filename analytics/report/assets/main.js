@@ -106,7 +106,7 @@ function showStrip() {
     const shown = limit === null ? "–" : shownNumber(metric.salience(limit));
     return [make("span", `t l${i + 1}`, names[i]), ` ${metric.relation} ${shown}  `];
   });
-  const sides = state.metric === "delta" ? " Line below and warm: the teacher's is higher; above and cool: the student's." : "";
+  const sides = state.metric === "delta" ? ". Line below and warm: the teacher's is higher; above and cool: the student's." : "";
   $("legend").replaceChildren(`${metric.title}: `, ...parts.flat(), sides);
 }
 
