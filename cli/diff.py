@@ -159,8 +159,8 @@ def diff(
     if out is not None:
         note(f"wrote {out}")
     if html is not None:
-        first_alpha = (alpha or [0.5])[0]
-        page.write_diff(sides.teacher, sides.student, html, alpha=first_alpha, max_mb=html_max_mb)
+        settings = page.DiffSettings(report.alphas[0], noise_floor, on_error.value)
+        page.write_diff(sides.teacher, sides.student, html, settings, max_mb=html_max_mb)
     for breach in found:
         note(f"failed: {breach.gate.text} (it is {breach.found:.6g})")
     if found:

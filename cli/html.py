@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from tokscore.cli.options import option
 from tokscore.cli.output import counted, note
@@ -40,11 +40,19 @@ def check(path: Path | None) -> None:
         check_available()
 
 
-def write_diff(teacher: Path, student: Path, path: Path, *, alpha: float, max_mb: float) -> None:
+class DiffSettings(NamedTuple):
+    """What a comparison was made with: weight of the teacher, file of the noise floor, what an error does."""
+
+    alpha: float
+    noise_floor: Path | None
+    on_error: str
+
+
+def write_diff(teacher: Path, student: Path, path: Path, settings: DiffSettings, *, max_mb: float) -> None:
     """Write the report of a comparison and say what is in it."""
     from tokscore.analytics.report import write_diff_report
 
-    _say(path, write_diff_report(teacher, student, path, alpha=alpha, max_mb=max_mb))
+    _say(path, write_diff_report(teacher, student, path, max_mb=max_mb, **settings._asdict()))
 
 
 def write_stats(dataset: Path, path: Path, *, max_mb: float) -> None:
