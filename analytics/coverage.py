@@ -53,7 +53,7 @@ def coverage_of(dataset: Dataset, counts: TokenCounts) -> Coverage:
     known = (dataset.n_conversations(), sum(1 for _ in dataset.failures()), n_tokens)
     if dataset.manifest.kind is not DatasetKind.SCORES:
         return Coverage(*known)
-    n_scored = counts.numbers["n_scored"]
+    n_scored = counts.n_scored
     n_first = sum(_n_with_tokens(path) for path in dataset.files("conversations"))
     n_without_context = min(n_first, n_tokens - n_scored)
     asked = str(dataset.manifest.settings.get("score", "all"))

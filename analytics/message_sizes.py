@@ -1,10 +1,13 @@
-"""How many tokens messages have."""
+"""How many tokens messages and spans have."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import polars as pl
+import pyarrow.parquet as pq
 
 from tokscore.analytics.groups import GroupBy, Grouping, GroupKey
 from tokscore.rendering.dataset import Dataset
@@ -46,3 +49,16 @@ def message_sizes(dataset: Dataset, by: Grouping) -> tuple[dict[GroupKey, Messag
     total = messages.select(sizes).collect().row(0)
     found = {by.key(row[: len(by.names)]): MessageSizes(*row[len(by.names) :]) for row in groups.iter_rows()}
     return found, MessageSizes(*total) if total[0] else None
+
+
+def spans(dataset: Path | str) -> Iterator[dict[str, object]]:
+    """Every run of tokens with one owner, in order, as the spans table has it, and its length `n_tokens`.
+
+    Raises:
+        InputError: No whole dataset.
+    """
+    for path in Dataset(Path(dataset)).files("spans"):
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                for row in batch.to_pylist():
+                    yield {**row, "n_tokens": row["stop"] - row["start"]}

@@ -1,8 +1,8 @@
-"""Token rows of a dataset, read a row group at a time, with the group that each row belongs to."""
+"""Token rows of a dataset, read a few row groups at a time, with the group that each row belongs to."""
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,11 +23,15 @@ T = TypeVar("T")
 Codes = NDArray[np.int64]
 
 _THREADS = 2
+# Rows to read at once: the cost of a call, and of merging what it found, no longer shows.
+_BATCH_ROWS = 400_000
+# Above this, codes that occur are found by sorting.
+_MAX_TABLE = 2**16
 _STRINGS = ("conversation_id", "role", "source")
 
 
 class GroupedRows(NamedTuple):
-    """Rows of one row group.
+    """Rows of neighbouring row groups.
 
     Attributes:
         codes: int64 [rows], indices into `keys`.
@@ -50,7 +54,7 @@ class _Encoded(NamedTuple):
 def map_row_groups(
     dataset: Dataset, by: Grouping, columns: Sequence[str], function: Callable[[GroupedRows], T]
 ) -> Iterator[T]:
-    """What `function` makes of every row group, in order; a few are in memory at a time.
+    """What `function` makes of the rows, some row groups at a time and in order.
 
     Args:
         dataset: Of tokens or scores.
@@ -77,14 +81,27 @@ def _jobs(dataset: Dataset, by: Grouping, columns: Sequence[str]) -> Iterator[Ca
     kind = dataset.manifest.kind.value
     for path, conversations in zip(dataset.files(kind), dataset.files("conversations"), strict=True):
         with pq.ParquetFile(path) as file:
-            sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+            metadata = file.metadata
         known = _metadata(conversations, by)
-        starts = np.cumsum([0, *sizes])
-        for group, (start, stop) in enumerate(itertools.pairwise(starts)):
+        for groups, start, stop in _batches(metadata):
             part = {
                 name: _Encoded(encoded.codes[start:stop], encoded.values) for name, encoded in known.items()
             }
-            yield partial(_read, path, group, by, wanted, part)
+            yield partial(_read, path, metadata, groups, by, wanted, part)
+
+
+def _batches(metadata: pq.FileMetaData) -> Iterator[tuple[list[int], int, int]]:
+    """Row groups to read together, and their rows [start, stop) in the file."""
+    groups: list[int] = []
+    start = stop = 0
+    for group in range(metadata.num_row_groups):
+        groups.append(group)
+        stop += metadata.row_group(group).num_rows
+        if stop - start >= _BATCH_ROWS:
+            yield groups, start, stop
+            groups, start = [], stop
+    if groups:
+        yield groups, start, stop
 
 
 def _metadata(path: Path, by: Grouping) -> dict[str, _Encoded]:
@@ -104,10 +121,16 @@ def _metadata(path: Path, by: Grouping) -> dict[str, _Encoded]:
 
 
 def _read(
-    path: Path, group: int, by: Grouping, columns: Sequence[str], known: dict[str, _Encoded]
+    path: Path,
+    metadata: pq.FileMetaData,
+    groups: list[int],
+    by: Grouping,
+    columns: Sequence[str],
+    known: dict[str, _Encoded],
 ) -> GroupedRows:
-    with pq.ParquetFile(path, read_dictionary=[name for name in _STRINGS if name in by.names]) as file:
-        table = file.read_row_group(group, columns=list(columns), use_threads=False)
+    strings = [name for name in _STRINGS if name in by.names]
+    with pq.ParquetFile(path, metadata=metadata, read_dictionary=strings) as file:
+        table = file.read_row_groups(groups, columns=list(columns), use_threads=False)
     encoded = [known[name] if name in known else _encode(table[name]) for name in by.names]
     codes, keys = _combine(encoded, by)
     return GroupedRows(codes, keys, table)
@@ -134,10 +157,21 @@ def _combine(columns: Sequence[_Encoded], by: Grouping) -> tuple[Codes, list[Gro
     sizes = [len(column.values) for column in columns]
     for column, size in zip(columns[1:], sizes[1:], strict=True):
         codes = codes * size + column.codes
-    used, inverse = np.unique(codes, return_inverse=True)
+    used, codes = _compacted(codes, math.prod(sizes))
     at = np.unravel_index(used, sizes) if len(used) else ()
     keys = [
         by.key([column.values[index] for column, index in zip(columns, indices, strict=True)])
         for indices in zip(*(array.tolist() for array in at), strict=True)
     ]
-    return inverse.astype(np.int64), keys
+    return codes, keys
+
+
+def _compacted(codes: Codes, size: int) -> tuple[Codes, Codes]:
+    """The codes that occur, of `size` that could, and the index of each row's among them."""
+    if size > _MAX_TABLE:
+        used, inverse = np.unique(codes, return_inverse=True)
+        return used, inverse.astype(np.int64)
+    used = np.flatnonzero(np.bincount(codes, minlength=size))
+    index = np.zeros(size, np.int64)
+    index[used] = np.arange(len(used))
+    return used, index[codes]

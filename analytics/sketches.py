@@ -18,6 +18,11 @@ RELATIVE_ERROR = 2.0 ** -(_MANTISSA_BITS + 1)
 ABSOLUTE_ERROR = 2.0**-30
 _FIRST = int(np.float64(ABSOLUTE_ERROR).view(np.int64)) >> _SHIFT
 
+# The same bins from the bits of float32 values, and the number of bins on each side of 0.
+FLOAT32_SHIFT = 23 - _MANTISSA_BITS
+FIRST_FLOAT32_BIN = int(np.float32(ABSOLUTE_ERROR).view(np.int32)) >> FLOAT32_SHIFT
+N_FLOAT32_BINS = (0x7F800000 >> FLOAT32_SHIFT) - FIRST_FLOAT32_BIN + 1
+
 _MAX_PENDING = 65_536
 
 
@@ -58,6 +63,29 @@ class QuantileSketch:
         self._pending.append(_keys(values))
         if sum(map(len, self._pending)) >= _MAX_PENDING:
             self._settle()
+
+    def add_float32_bins(self, bins: NDArray[np.int64], minimum: float, maximum: float) -> None:
+        """Count float32 values that were put in bins already.
+
+        Args:
+            bins: Shape [2 N_FLOAT32_BINS + 1]; the bin of 0 in the middle, those of negative values before.
+            minimum: The least value.
+            maximum: The largest.
+        """
+        if minimum > maximum:
+            return
+        self._settle()
+        first, last = (_keys(np.array([minimum, maximum])).clip(-N_FLOAT32_BINS, N_FLOAT32_BINS)).tolist()
+        used = np.flatnonzero(bins[first + N_FLOAT32_BINS : last + N_FLOAT32_BINS + 1])
+        keys = used + first
+        used += first + N_FLOAT32_BINS
+        # Infinity has other bits as float64.
+        infinity = int(_keys(np.array([np.inf]))[0])
+        keys = np.where(np.abs(keys) == N_FLOAT32_BINS, np.sign(keys) * infinity, keys)
+        self.n += int(bins[used].sum())
+        self.minimum = min(self.minimum, minimum)
+        self.maximum = max(self.maximum, maximum)
+        self._insert(keys.astype(np.int32), bins[used])
 
     def merge(self, other: QuantileSketch) -> None:
         """Count what `other` has counted."""

@@ -12,7 +12,6 @@ from tokscore.analytics.groups import Grouping, GroupKey, group_order, parse_gro
 from tokscore.analytics.message_sizes import MessageSizes, message_sizes
 from tokscore.analytics.token_counts import TokenCounts, count_tokens, new_counts
 from tokscore.rendering.dataset import Dataset
-from tokscore.rendering.errors import InputError
 from tokscore.rendering.tables import DatasetKind
 
 
@@ -143,10 +142,6 @@ def stats(dataset: Path | str, *, by: str = "role") -> StatsReport:
     opened = Dataset(Path(dataset))
     kind = opened.manifest.kind
     counted, whole = count_tokens(opened, grouping)
-    if whole.numbers.get("n_nan"):
-        raise InputError(
-            f"{dataset} has {whole.numbers['n_nan']} logprobs or entropies that are NaN; score it again."
-        )
     sizes, all_sizes = message_sizes(opened, grouping)
     nothing = new_counts(kind)
     keys = sorted({*counted, *sizes}, key=group_order)
@@ -167,9 +162,9 @@ def _row(group: GroupKey, counts: TokenCounts, sizes: MessageSizes | None, kind:
     numbers = counts.numbers
     n_scored = sum_logprob = mean_logprob = perplexity = rank1_share = mean_entropy = percentiles = None
     if kind is DatasetKind.SCORES:
-        n_scored = numbers["n_scored"]
+        n_scored = counts.n_scored
         rank1_share = _ratio(numbers["n_rank1"], numbers["n_ranked"])
-        mean_entropy = _ratio(counts.total("entropy"), numbers["n_entropy"])
+        mean_entropy = _ratio(counts.total("entropy"), counts.n_entropy)
     if n_scored:
         sum_logprob = -math.inf if numbers["n_impossible"] else counts.total("logprob")
         mean_logprob = sum_logprob / n_scored

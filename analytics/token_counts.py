@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
-from functools import partial
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tokscore.analytics.counting import (
+    COARSE,
+    COUNTS,
+    FINE,
+    SCORE_COUNTS,
+    count_bins_into,
+    count_scores_into,
+    count_tokens_into,
+)
 from tokscore.analytics.groups import Grouping, GroupKey
 from tokscore.analytics.row_groups import Codes, GroupedRows, map_row_groups
-from tokscore.analytics.sketches import QuantileSketch
+from tokscore.analytics.sketches import FIRST_FLOAT32_BIN, N_FLOAT32_BINS, QuantileSketch
 from tokscore.rendering.dataset import Dataset
+from tokscore.rendering.errors import InputError
 from tokscore.rendering.tables import DatasetKind
 
-# Sums are taken in whole numbers of 2**-48 nats, in two halves. Each half of a row group's sum is a float64
-# that holds it exactly: multiples of 2**-20 up to 2**33, and of 2**-48 up to 2**5.
-_UNIT_BITS, _COARSE_BITS = 48, 20
-# Adding and taking away this number rounds to a multiple of 2**-bits.
-_ROUND_COARSE, _ROUND_FINE = 1.5 * 2.0 ** (52 - _COARSE_BITS), 1.5 * 2.0 ** (52 - _UNIT_BITS)
 # Above this, a sketch for each group would take too much memory.
 MAX_SKETCHES = 10_000
 
+# Up to here, values are put in dense bins; above, they are sorted by group.
+_MAX_DENSE = 16
+
 _TOKEN_COLUMNS = ("is_content", "is_sampled")
 _SCORE_COLUMNS = ("logprob", "rank", "entropy")
-_COUNTS = ("n_tokens", "n_content", "n_sampled", "n_sampled_unknown")
-_SCORE_COUNTS = (
-    "n_scored",
-    "n_impossible",
-    "n_nan",
-    "n_ranked",
-    "n_rank1",
-    "n_entropy",
-    "logprob_units",
-    "entropy_units",
-)
 
 
 class TokenCounts:
@@ -55,128 +51,142 @@ class TokenCounts:
         self.numbers = dict.fromkeys(names, 0)
         self.logprobs = QuantileSketch() if with_sketch else None
 
-    def add(self, other: TokenCounts) -> None:
-        """Count what `other` has counted."""
+    def add_numbers(self, other: TokenCounts) -> None:
+        """Count what `other` has counted, without its sketch."""
         for name, n in other.numbers.items():
             self.numbers[name] += n
-        if self.logprobs is not None and other.logprobs is not None:
+
+    def add(self, other: TokenCounts) -> None:
+        """Count what `other` has counted; the sketch is lost where one of them has none."""
+        self.add_numbers(other)
+        if self.logprobs is None or other.logprobs is None:
+            self.logprobs = None
+        else:
             self.logprobs.merge(other.logprobs)
 
     def total(self, name: str) -> float:
         """Sum of `logprob` or `entropy` over the tokens that have a finite one, in nats."""
-        return self.numbers[f"{name}_units"] / 2.0**_UNIT_BITS
+        coarse, fine = self.numbers[f"{name}_coarse"], self.numbers[f"{name}_fine"]
+        return (coarse * int(FINE) + fine) / (int(COARSE) * int(FINE))
+
+    @property
+    def n_scored(self) -> int:
+        """Tokens with a logprob."""
+        return self.numbers["n_tokens"] - self.numbers["n_without_logprob"]
+
+    @property
+    def n_entropy(self) -> int:
+        """Tokens with an entropy."""
+        return self.numbers["n_tokens"] - self.numbers["n_without_entropy"]
 
 
 def count_tokens(dataset: Dataset, by: Grouping) -> tuple[dict[GroupKey, TokenCounts], TokenCounts]:
-    """The counts of every group, and of all tokens."""
+    """The counts of every group, and of all tokens.
+
+    Raises:
+        InputError: A logprob or entropy is NaN.
+    """
     is_scored = dataset.manifest.kind is DatasetKind.SCORES
     columns = [*_TOKEN_COLUMNS, *(_SCORE_COLUMNS if is_scored else ())]
     groups: dict[GroupKey, TokenCounts] = {}
     total = new_counts(dataset.manifest.kind)
-    with_sketches = is_scored
+    n_nan = 0
     for counted in map_row_groups(dataset, by, columns, _count):
-        for key, counts in counted.items():
-            total.add(counts)
+        n_nan += counted.n_nan
+        if total.logprobs is not None and counted.logprobs is not None:
+            total.logprobs.merge(counted.logprobs)
+        for key, counts in counted.groups.items():
             if key in groups:
                 groups[key].add(counts)
             else:
                 groups[key] = counts
-        if with_sketches and len(groups) > MAX_SKETCHES:
-            with_sketches = False
-        if not with_sketches:
+        if len(groups) > MAX_SKETCHES:
             for counts in groups.values():
                 counts.logprobs = None
+    for counts in groups.values():
+        total.add_numbers(counts)
+    if n_nan:
+        raise InputError(f"{dataset.root} has {n_nan} logprobs or entropies that are NaN; score it again.")
     return groups, total
 
 
 def new_counts(kind: DatasetKind) -> TokenCounts:
     """The counts of no tokens."""
     is_scored = kind is DatasetKind.SCORES
-    return TokenCounts((*_COUNTS, *_SCORE_COUNTS) if is_scored else _COUNTS, with_sketch=is_scored)
+    return TokenCounts((*COUNTS, *SCORE_COUNTS) if is_scored else COUNTS, with_sketch=is_scored)
 
 
-def _count(rows: GroupedRows) -> Mapping[GroupKey, TokenCounts]:
-    is_scored = "logprob" in rows.columns.column_names
-    counted = partial(_counted, rows)
-    is_sampled = rows.columns["is_sampled"]
-    columns = {
-        "n_tokens": counted(None),
-        "n_content": counted(_flags(rows.columns["is_content"])),
-        "n_sampled": counted(_flags(pc.fill_null(is_sampled, False))),
-        "n_sampled_unknown": counted(_flags(pc.is_null(is_sampled))),
-    }
-    sketches: list[QuantileSketch | None] = [None] * len(rows.keys)
-    if is_scored:
-        scored, sketches = _score_counts(rows)
-        columns |= scored
-    result = {}
-    for code, (key, sketch) in enumerate(zip(rows.keys, sketches, strict=True)):
-        if columns["n_tokens"][code]:
-            counts = TokenCounts((), with_sketch=False)
-            counts.numbers = {name: column[code] for name, column in columns.items()}
-            counts.logprobs = sketch
-            result[key] = counts
-    return result
+class _Counted(NamedTuple):
+    """What some rows hold.
+
+    Attributes:
+        groups: Counts of each group.
+        logprobs: Sketch of all logprobs; None for a token dataset.
+        n_nan: NaN that stand for no null.
+    """
+
+    groups: Mapping[GroupKey, TokenCounts]
+    logprobs: QuantileSketch | None
+    n_nan: int
 
 
-def _score_counts(rows: GroupedRows) -> tuple[dict[str, list[int]], list[QuantileSketch | None]]:
-    codes, n_groups = rows.codes, len(rows.keys)
-    counted = partial(_counted, rows)
-    ranks = rows.columns["rank"]
-    is_first = _flags(pc.fill_null(pc.equal(ranks, 1), False))
-    columns = {"n_ranked": counted(_flags(pc.is_valid(ranks))), "n_rank1": counted(is_first)}
-    n_nan = np.zeros(n_groups, np.int64)
-    for name in ("logprob", "entropy"):
-        column = rows.columns[name]
-        is_valid = _flags(pc.is_valid(column))
-        values = column.combine_chunks().to_numpy(zero_copy_only=False).astype(np.float64)
-        is_nan = np.isnan(values) & is_valid
-        if is_nan.any():
-            n_nan += np.bincount(codes[is_nan], minlength=n_groups)
-        is_finite = np.isfinite(values)
-        columns["n_scored" if name == "logprob" else "n_entropy"] = counted(is_valid)
-        columns[f"{name}_units"] = _units(codes, np.where(is_finite, values, 0.0), n_groups)
-        if name == "logprob":
-            columns["n_impossible"] = counted(np.isinf(values))
-            sketches = _sketches(codes, values, is_valid & ~is_nan, n_groups)
-    return columns | {"n_nan": n_nan.tolist()}, sketches
+def _count(rows: GroupedRows) -> _Counted:
+    table, codes, n_groups = rows.columns, rows.codes, len(rows.keys)
+    is_content, is_sampled = table["is_content"].cast(pa.uint8()), table["is_sampled"].cast(pa.int8())
+    counts = np.zeros((n_groups, len(COUNTS)), np.int64)
+    count_tokens_into(codes, is_content.to_numpy(), pc.fill_null(is_sampled, -1).to_numpy(), counts)
+    names: tuple[str, ...] = COUNTS
+    whole: QuantileSketch | None = None
+    sketches: Sequence[QuantileSketch | None] = [None] * n_groups
+    n_nan = 0
+    if "logprob" in table.column_names:
+        logprobs, entropies = table["logprob"].to_numpy(), table["entropy"].to_numpy()
+        scored = np.zeros((n_groups, len(SCORE_COUNTS)), np.int64)
+        count_scores_into(codes, logprobs, pc.fill_null(table["rank"], 0).to_numpy(), entropies, scored)
+        n_nulls = table["logprob"].null_count + table["entropy"].null_count
+        n_nan = int(scored[:, _at("n_without_logprob", "n_without_entropy")].sum()) - n_nulls
+        whole, *sketches = _sketches(codes, logprobs, n_groups)
+        names, counts = (*COUNTS, *SCORE_COUNTS), np.concatenate([counts, scored], axis=1)
+    found = {}
+    for key, numbers, sketch in zip(rows.keys, counts.tolist(), sketches, strict=True):
+        group = TokenCounts((), with_sketch=False)
+        group.numbers = dict(zip(names, numbers, strict=True))
+        group.logprobs = sketch
+        if group.numbers["n_tokens"]:
+            found[key] = group
+    return _Counted(found, whole, n_nan)
 
 
-def _counted(rows: GroupedRows, mask: NDArray[np.bool_] | None) -> list[int]:
-    """Rows of each group, those of the mask."""
-    codes = rows.codes if mask is None else rows.codes[mask]
-    counts: list[int] = np.bincount(codes, minlength=len(rows.keys)).tolist()
-    return counts
+def _at(*names: str) -> list[int]:
+    """Columns of `SCORE_COUNTS`."""
+    return [SCORE_COUNTS.index(name) for name in names]
 
 
-def _units(codes: Codes, values: NDArray[np.float64], n_groups: int) -> list[int]:
-    """Sums in units of 2**-48."""
-    coarse = (values + _ROUND_COARSE) - _ROUND_COARSE
-    fine = ((values - coarse) + _ROUND_FINE) - _ROUND_FINE
-    halves = (np.bincount(codes, weights=half, minlength=n_groups).tolist() for half in (coarse, fine))
-    return [
-        (int(high * 2**_COARSE_BITS) << (_UNIT_BITS - _COARSE_BITS)) + int(low * 2**_UNIT_BITS)
-        for high, low in zip(*halves, strict=True)
-    ]
+def _from_bins(counts: NDArray[np.int64], minimum: float, maximum: float) -> QuantileSketch:
+    sketch = QuantileSketch()
+    sketch.add_float32_bins(counts, minimum, maximum)
+    return sketch
 
 
-def _sketches(
-    codes: Codes, values: NDArray[np.float64], wanted: NDArray[np.bool_], n_groups: int
-) -> list[QuantileSketch | None]:
+def _sketches(codes: Codes, values: NDArray[np.float32], n_groups: int) -> Iterator[QuantileSketch]:
+    """Of all values, then of each group."""
+    if 0 < n_groups <= _MAX_DENSE:
+        bins = np.zeros((n_groups, 2 * N_FLOAT32_BINS + 1), np.int64)
+        limits = np.tile([np.inf, -np.inf], (n_groups, 1))
+        count_bins_into(codes, values, values.view(np.int32), FIRST_FLOAT32_BIN, bins, limits)
+        yield _from_bins(bins.sum(axis=0), limits[:, 0].min(), limits[:, 1].max())
+        for counts, (minimum, maximum) in zip(bins, limits.tolist(), strict=True):
+            yield _from_bins(counts, minimum, maximum)
+        return
+    wanted = ~np.isnan(values)
     codes, values = codes[wanted], values[wanted]
-    if n_groups > 1:
-        # numpy sorts short integers by radix.
-        order = np.argsort(codes.astype(np.uint16) if n_groups <= 2**16 else codes, kind="stable")
-        values = values[order]
-    edges = np.cumsum([0, *np.bincount(codes, minlength=n_groups).tolist()])
-    sketches: list[QuantileSketch | None] = []
-    for start, stop in itertools.pairwise(edges):
+    whole = QuantileSketch()
+    whole.add(values)
+    yield whole
+    # numpy sorts short integers by radix.
+    order = np.argsort(codes.astype(np.uint16) if n_groups <= 2**16 else codes, kind="stable")
+    values = values[order]
+    for start, stop in pairwise(np.cumsum([0, *np.bincount(codes, minlength=n_groups).tolist()])):
         sketch = QuantileSketch()
         sketch.add(values[start:stop])
-        sketches.append(sketch)
-    return sketches
-
-
-def _flags(column: pa.ChunkedArray) -> NDArray[np.bool_]:
-    flags: NDArray[Any] = column.combine_chunks().to_numpy(zero_copy_only=False)
-    return flags.astype(np.bool_, copy=False)
+        yield sketch

@@ -17,6 +17,7 @@ from tokscore.cli.options import Format, LimitCountChoice
 from tokscore.cli.output import Column, counted, note, print_json, print_rows
 
 if TYPE_CHECKING:
+    from tokscore.analytics.coverage import Coverage
     from tokscore.analytics.limits import LimitReport
 
 EPILOG = """Examples:
@@ -29,13 +30,20 @@ _COUNTS = (
     Column("n_messages", "messages"),
     Column("n_tokens", "tokens"),
     Column("tokens_per_message", "tokens/message", 1),
+    Column("tokens_per_message_min", "min"),
+    Column("tokens_per_message_p95", "p95"),
+    Column("tokens_per_message_max", "max"),
     Column("n_sampled", "sampled"),
     Column("n_content", "content"),
 )
 _SCORES = (
     Column("n_scored", "scored"),
     Column("mean_logprob", "mean logprob"),
+    Column("sum_logprob", "sum logprob", 1),
     Column("perplexity", "perplexity", 3),
+    Column("p5", "p5", 3),
+    Column("p50", "p50", 3),
+    Column("p95", "p95", 3),
     Column("rank1_share", "rank 1"),
     Column("mean_entropy", "entropy"),
 )
@@ -46,6 +54,18 @@ _LIMITS = (
     Column("input", "input"),
     Column("output", "output"),
     Column("total", "total"),
+)
+_SPANS = (
+    Column("conversation_id", "conversation"),
+    Column("branch", "branch"),
+    Column("message_index", "message"),
+    Column("role", "role"),
+    Column("source", "source"),
+    Column("is_content", "content"),
+    Column("is_sampled", "sampled"),
+    Column("start", "start"),
+    Column("stop", "stop"),
+    Column("n_tokens", "tokens"),
 )
 _UNKNOWN = "(cannot be told)"
 _SHOWN_FAILURES = 3
@@ -71,7 +91,10 @@ def stats(
             help="One token or score dataset, or files of trajectories that carry token ids or usage.",
         ),
     ],
-    by: options.Group = options.GroupBy.ROLE,
+    by: options.Groups = None,
+    spans: Annotated[
+        bool, options.option("--spans", help="Print every run of tokens with one owner instead.")
+    ] = False,
     limit: options.LimitOption = None,
     limit_count: options.LimitCountOption = LimitCountChoice.UNIQUE,
     input_format: options.InputFormat = None,
@@ -79,7 +102,7 @@ def stats(
     html_max_mb: HtmlMaxMb = DEFAULT_MAX_MB,
     form: options.FormatOption = Format.TABLE,
 ) -> None:
-    """Count and average the tokens of one dataset by role, or by another column.
+    """Count and average the tokens of one dataset by role, or by other columns and metadata.
 
     Of files with recorded token ids or reported usage it counts what was given to a model and what one
     generated, without a model and as recorded.
@@ -96,8 +119,10 @@ def stats(
     dataset = Path(inputs[0])
     if limit:
         print_limits(dataset, limit, limit_count.value, form)
+    elif spans:
+        print_spans(dataset, form)
     else:
-        print_stats(dataset, by.value, form)
+        print_stats(dataset, ",".join(by or ["role"]), form)
     if html is not None:
         page.write_stats(dataset, html, max_mb=html_max_mb)
 
@@ -151,14 +176,38 @@ def print_stats(dataset: Path, by: str, form: Format) -> None:
     if form is Format.JSON:
         print_json(report.to_dict())
         return
+    _print_coverage(report.coverage)
     named = [*((group_label(row.group, report.by), row) for row in report.groups), ("(all)", report.total)]
-    rows = [{**row.to_dict(), "group": label} for label, row in named]
+    rows = []
+    for label, row in named:
+        values = row.to_dict()
+        percentiles = values["logprob_percentiles"]
+        shown = percentiles if isinstance(percentiles, dict) else dict.fromkeys(("p5", "p50", "p95"))
+        rows.append({**values, **shown, "group": label})
     columns = (Column("group", by), *_COUNTS, *(_SCORES if report.n_unscored is not None else ()))
     print_rows(columns, rows, form)
-    failed = f", {report.n_errors:,} failed" if report.n_errors else ""
-    unscored = f", {report.n_unscored:,} without a logprob" if report.n_unscored else ""
-    conversations = counted(report.n_conversations, "conversation")
-    note(f"{conversations}{failed}, {report.total.n_tokens:,} tokens{unscored}")
+
+
+def _print_coverage(coverage: Coverage) -> None:
+    """One line on standard error: what is there, what is scored, and why the rest is not."""
+    parts = [counted(coverage.n_conversations, "conversation")]
+    if coverage.n_failed:
+        parts.append(f"{coverage.n_failed:,} failed (listed in errors/)")
+    parts.append(f"{coverage.n_tokens:,} tokens")
+    if coverage.n_scored is not None:
+        parts.append(f"{coverage.n_scored:,} scored")
+    if coverage.n_without_context:
+        parts.append(f"{coverage.n_without_context:,} without a logprob: no context before them")
+    if coverage.n_not_asked:
+        parts.append(f"{coverage.n_not_asked:,} without a logprob: not asked for (score is {coverage.asked})")
+    note(", ".join(parts))
+
+
+def print_spans(dataset: Path, form: Format) -> None:
+    """Print the spans of a finished dataset."""
+    from tokscore.analytics.message_sizes import spans
+
+    print_rows(_SPANS, spans(dataset), form)
 
 
 def print_limits(dataset: Path, limits: Sequence[str], count: str, form: Format) -> None:

@@ -293,3 +293,16 @@ def test_the_noise_floor_stands_beside_the_gaps(both: Both, tmp_path: Path) -> N
     path.write_text("{}")
     with pytest.raises(InputError, match="holds no noise floor"):
         diff(*both.paths, noise_floor=path)
+
+
+def test_groups_come_from_the_metadata_of_conversations(both: Both) -> None:
+    path = both.paths[0] / "conversations/part-00000.parquet"
+    table = pq.read_table(path)
+    texts = [f'{{"task": {{"name": "{"ab"[i % 2]}"}}}}' if i else None for i in range(table.num_rows)]
+    index = table.column_names.index("metadata")
+    pq.write_table(table.set_column(index, table.schema.field(index), pa.array(texts)), path)
+    report = diff(*both.paths, by="metadata.task.name,role")
+    n_tokens = {row.group: row.n_tokens for row in report.groups}
+    users = [sum(4 for i in range(1, 9) if i % 2 == odd) for odd in (0, 1)]
+    assert (n_tokens["a", "user"], n_tokens["b", "user"], n_tokens[None, "user"]) == (*users, 4)
+    assert report.total == diff(*both.paths).total

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -122,3 +123,55 @@ def test_every_grouping_has_the_same_total(
 def test_the_report_is_json(conversations: list[Any], write_dataset: Make) -> None:
     report = json.loads(json.dumps(stats(write_dataset(conversations)).to_dict(), allow_nan=False))
     assert [row["group"] for row in report["groups"]] == ["assistant", "system", "user", None]
+
+
+def test_percentiles_are_within_their_error(conversations: list[Any], write_dataset: Make) -> None:
+    report = stats(write_dataset(conversations), by="position")
+    realised = [c.logprobs[np.arange(len(c.token_ids)), c.token_ids][1:] for c in conversations]
+    exact = np.sort(np.concatenate(realised).astype(np.float32))
+    found = report.total.logprob_percentiles
+    assert found is not None
+    for name, value in found._asdict().items():
+        rank = math.ceil(int(name[1:]) / 100 * len(exact))
+        assert value == pytest.approx(exact[rank - 1], rel=1e-3)
+    first = np.sort([values[0] for values in realised])
+    percentiles = {row.group: row.logprob_percentiles for row in report.groups}
+    assert percentiles[0] is None
+    assert percentiles[1] is not None
+    assert percentiles[1].p50 == pytest.approx(first[3], rel=1e-3)
+
+
+@pytest.mark.parametrize("by", ["role,message_index", "conversation_id,is_sampled", "source,position,role"])
+def test_groups_of_several_columns_match_a_plain_aggregation(
+    conversations: list[Any], write_dataset: Make, by: str
+) -> None:
+    dataset = write_dataset(conversations, n_parts=2)
+    names = by.split(",")
+    rows = pl.read_parquet(dataset / "scores" / "*.parquet").group_by(names)
+    expected = rows.agg(pl.len(), pl.col("logprob").cast(pl.Float64).mean(), (pl.col("rank") == 1).sum())
+    by_key = {tuple(row[: len(names)]): row[len(names) :] for row in expected.iter_rows()}
+    groups = {row.group: row for row in stats(dataset, by=by).groups if row.n_tokens}
+    assert set(groups) == set(by_key)
+    for key, (n_tokens, mean_logprob, n_rank1) in by_key.items():
+        assert groups[key].n_tokens == n_tokens
+        assert groups[key].mean_logprob == pytest.approx(mean_logprob, abs=1e-12)
+        assert (groups[key].rank1_share or 0) * (groups[key].n_scored or 0) == pytest.approx(n_rank1)
+
+
+def test_coverage_says_why_tokens_have_no_logprob(conversations: list[Any], write_dataset: Make) -> None:
+    def only_later(scores: dict[str, pa.Array]) -> dict[str, pa.Array]:
+        return scores | {"logprob": pa.array([None, None, *scores["logprob"].to_pylist()[2:]], pa.float32())}
+
+    dataset = write_dataset(conversations, columns=only_later, settings={"score": "content"}, n_failed=1)
+    coverage = stats(dataset).coverage
+    assert (coverage.n_conversations, coverage.n_failed, coverage.asked) == (7, 1, "content")
+    assert (coverage.n_without_context, coverage.n_not_asked) == (7, 7)
+    assert coverage.n_unscored == 14
+
+
+def test_sizes_of_the_messages_of_a_role(conversation: Make, write_dataset: Make) -> None:
+    ours = [conversation(f"c{n}", [("user", n), ("assistant", 2)], seed=n) for n in range(1, 21)]
+    (assistant, user) = [row for row in stats(write_dataset(ours)).groups if row.group is not None]
+    found = (user.tokens_per_message_min, user.tokens_per_message_p95, user.tokens_per_message_max)
+    assert (*found, user.tokens_per_message) == (1, 19, 20, 10.5)
+    assert (assistant.tokens_per_message_min, assistant.tokens_per_message_p95) == (2, 2)
