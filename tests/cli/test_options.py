@@ -22,7 +22,6 @@ from tokscore.scoring.load import AUTO, DTYPES
         (options.GroupBy, list(GroupBy)),
         (options.MetricChoice, list(Metric)),
         (options.SamplerChoice, list(Sampler)),
-        (options.MetricChoice, list(Metric)),
         (options.OnErrorChoice, list(OnError)),
         (options.VerifyChoice, list(Verify)),
         (options.TruncateChoice, list(Truncate)),
