@@ -52,7 +52,7 @@ def test_two_models_are_scored_once_and_compared(
     total, exact = report["total"], report["exact"]["total"]
     assert report["n_conversations"] == 1
     assert total["n_tokens"] == exact["n_tokens"] > 20
-    assert 0 < total["gjs"]["lower"] <= exact["gjs_0.5"] <= total["gjs"]["upper"]
+    assert 0 < total["gjs_0.5"]["lower"] <= exact["gjs_0.5"] <= total["gjs_0.5"]["upper"]
     assert total["kl_teacher_student"]["lower"] <= exact["kl_teacher_student"]
     assert exact["teacher_logprob"] == pytest.approx(total["teacher_logprob"], abs=1e-6)
     before = written(cache)
@@ -64,7 +64,7 @@ def test_two_models_are_scored_once_and_compared(
 def test_a_model_against_itself_differs_by_exactly_nothing(tiny_model: Path, on: Path, cache: Path) -> None:
     report = diff(tiny_model, tiny_model, "--on", on, "--engine", "transformers", "--exact")
     assert cache.is_dir()
-    assert (report["is_self"], report["total"]["gjs"]["upper"]) == (True, 0)
+    assert (report["is_self"], report["total"]["gjs_0.5"]["upper"]) == (True, 0)
     for name in ("kl_teacher_student", "kl_student_teacher", "gjs_0.5", "total_variation"):
         assert report["exact"]["total"][name] == 0
 
