@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -118,25 +118,42 @@ RunTokscore = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="session")
-def tokscore() -> RunTokscore:
-    """Run the command line from outside."""
+def tokscore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunTokscore]:
+    """Run the command line from outside, each time in a process of its own."""
+    streams = tmp_path_factory.mktemp("streams")
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    server = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("command_server.py"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
 
     def run(
         *arguments: str | Path, stdin: bytes = b"", cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
-        finished = subprocess.run(
-            [sys.executable, "-m", "tokscore.cli.main", *map(str, arguments)],
-            input=stdin,
-            capture_output=True,
-            cwd=cwd,
-            env={**os.environ, "HF_HUB_OFFLINE": "1"},
-            check=False,
-        )
-        return subprocess.CompletedProcess(
-            finished.args, finished.returncode, finished.stdout.decode(), finished.stderr.decode()
-        )
+        (streams / "stdin").write_bytes(stdin)
+        for name in ("stdout", "stderr"):
+            (streams / name).write_bytes(b"")
+        request = {
+            "arguments": [str(argument) for argument in arguments],
+            "folder": str(cwd or Path.cwd()),
+            "environment": {**os.environ, "HF_HUB_OFFLINE": "1"},
+            **{name: str(streams / name) for name in ("stdin", "stdout", "stderr")},
+        }
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        exit_code = int(server.stdout.readline())
+        out, err = ((streams / name).read_bytes().decode() for name in ("stdout", "stderr"))
+        return subprocess.CompletedProcess(request["arguments"], exit_code, out, err)
 
-    return run
+    yield run
+    server.stdin.close()
+    server.wait()
+    server.stdout.close()
 
 
 @pytest.fixture(scope="session")
