@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -114,11 +115,23 @@ def decode_record(line: bytes) -> dict[str, Any]:  # Any: JSON values
 
 
 def _with_infinities(line: bytes) -> object:
-    """The value in a line with NaN or Infinity, which Python's json writes; None without one."""
+    """The value in a line where Python's json wrote NaN or Infinity as logprobs; None where it did elsewhere."""
+    if _HALF_A_PAIR.search(line):
+        return None
     try:
-        return json.loads(line)
+        record = json.loads(line)
     except (ValueError, RecursionError):
         return None
+    open_values: list[tuple[object, bool]] = [(record, False)]
+    while open_values:
+        value, is_logprob = open_values.pop()
+        if isinstance(value, dict):
+            open_values += [(each, is_logprob or "logprob" in key) for key, each in value.items()]
+        elif isinstance(value, list):
+            open_values += [(each, is_logprob) for each in value]
+        elif isinstance(value, float) and not is_logprob and not math.isfinite(value):
+            return None
+    return record
 
 
 def _checked(record: object) -> dict[str, Any]:

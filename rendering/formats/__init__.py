@@ -41,6 +41,11 @@ class Place(NamedTuple):
     number: int
 
 
+def _never(_record: Mapping[str, Any]) -> bool:  # Any: JSON values
+    """For formats without ids; a function with a name, since formats are sent to other processes."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Format:
     """One format.
@@ -66,7 +71,7 @@ class Format:
     example: str
     matches: Callable[[Mapping[str, Any]], bool]  # Any: JSON values
     parse: Callable[[Mapping[str, Any], Place], Trace | Conversation]  # Any: JSON values
-    holds_ids: Callable[[Mapping[str, Any]], bool] = lambda _record: False  # Any: JSON values
+    holds_ids: Callable[[Mapping[str, Any]], bool] = _never  # Any: JSON values
 
 
 @lru_cache

@@ -184,7 +184,7 @@ def test_diff_of_different_tokens(
 def test_diff_of_what_is_no_dataset(tokscore: Run, scores: Path, tmp_path: Path) -> None:
     refused(tokscore("diff", scores, tmp_path / "nothing"), 2, "nothing is none; expected two score datasets")
     (tmp_path / "empty").mkdir()
-    refused(tokscore("diff", tmp_path / "empty", scores), 3, "has no manifest.json")
+    refused(tokscore("diff", tmp_path / "empty", scores), 3, "has neither manifest.json nor config.json")
 
 
 def test_diff_of_a_token_dataset(
