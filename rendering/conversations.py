@@ -115,7 +115,7 @@ def decode_record(line: bytes) -> dict[str, Any]:  # Any: JSON values
 
 
 def _with_infinities(line: bytes) -> object:
-    """The value in a line where Python's json wrote NaN or Infinity as logprobs; None where it did elsewhere."""
+    """The value in a line where Python's json wrote NaN or infinities as logprobs; None where elsewhere."""
     if _HALF_A_PAIR.search(line):
         return None
     try:
