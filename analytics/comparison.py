@@ -171,7 +171,7 @@ class Comparison:
             student_columns=SCORE_COLUMNS,
             on_error=on_error,
         )
-        self._vocab_sizes = (_vocab_size(self._teacher), _vocab_size(self._student))
+        self._vocab_sizes = (scored_vocab_size(self._teacher), scored_vocab_size(self._student))
         self.is_self = _is_same_run(self._teacher, self._student)
 
     def __iter__(self) -> Iterator[ComparedBatch]:
@@ -272,7 +272,12 @@ class Comparison:
         return beyond | teacher.has_from(smaller) | student.has_from(smaller)
 
 
-def _vocab_size(dataset: Dataset) -> int:
+def scored_vocab_size(dataset: Dataset) -> int:
+    """Width of the logits of the model that scored a dataset.
+
+    Raises:
+        InputError: Its manifest names none.
+    """
     model = dataset.manifest.model
     if model is None:
         raise InputError(

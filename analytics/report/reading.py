@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokscore.analytics.comparison import Comparison
+from tokscore.analytics.comparison import Comparison, scored_vocab_size
 from tokscore.analytics.divergence import check_alpha
 from tokscore.analytics.pairing import Pairing, Skipped
 from tokscore.analytics.report.scored import (
@@ -106,7 +106,7 @@ class ComparedDatasets:
         self.teacher, self.student = open_scores(teacher), open_scores(student)
         check_alpha(alpha)
         is_self = Comparison(Path(teacher), Path(student)).is_self
-        sizes = [_vocab_size(dataset) for dataset in (self.teacher, self.student)]
+        sizes = [scored_vocab_size(dataset) for dataset in (self.teacher, self.student)]
         self.comparing = Comparing(alpha, (sizes[0], sizes[1]), is_self)
         self.pairing = Pairing(
             self.teacher,
@@ -250,12 +250,3 @@ def _scored(header: _Header, table: pa.Table) -> ScoredConversation:
         sampled=table["is_sampled"].combine_chunks().cast(pa.int8()).fill_null(-1).to_numpy(),
         teacher=model_scores(table),
     )
-
-
-def _vocab_size(dataset: Dataset) -> int:
-    model = dataset.manifest.model
-    if model is None:
-        raise InputError(
-            f"{dataset.root} does not say which model scored it; expected a model in its manifest."
-        )
-    return model.vocab_size
