@@ -133,6 +133,7 @@ class VllmEngine:
         from vllm import LLM
         from vllm.platforms import current_platform
 
+        _mend_llvmlite()
         self._on_cpu = bool(current_platform.is_cpu())
         gpu_bytes = None
         if self._on_cpu:
@@ -341,6 +342,25 @@ def _no_rows(top_k: int, *, with_entropy: bool) -> SequenceScores:
         top_logprobs=np.empty((0, top_k), np.float32),
         entropy=np.empty(0, np.float32) if with_entropy else None,
     )
+
+
+def _mend_llvmlite() -> None:
+    """Where numba is loaded, have its handle of LLVM take no `__name__` for a function of LLVM.
+
+    vLLM's CPU build reads the `__dict__` of whatever any module holds, and breaks on a function.
+    """
+    bindings = sys.modules.get("llvmlite.binding.ffi")
+    if bindings is None or not hasattr(bindings.lib, "__dict__"):
+        return
+    handle = type(bindings.lib)
+    function = handle.__getattr__
+
+    def only_functions(self: object, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return function(self, name)
+
+    handle.__getattr__ = only_functions
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,6 +64,16 @@ def test_missing_alternatives_are_an_engine_error() -> None:
 def test_rows_of_other_tokens_are_an_engine_error() -> None:
     with pytest.raises(EngineError, match="other tokens"):
         from_flat(flat(), TokenSequence(0, np.array([4, 5, 7], np.int32)), 1)
+
+
+@pytest.mark.vllm
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+def test_vllm_starts_in_a_process_that_has_numba(tiny_llama: Path) -> None:
+    importlib.import_module("numba")
+    engine = load_engine("vllm", str(tiny_llama))
+    [(_, scores)] = engine.score([SEQUENCE])
+    engine.close()
+    assert scores.logprobs.shape == (2,)
 
 
 @pytest.mark.vllm
