@@ -533,6 +533,8 @@ def main() -> None:
                 continue
             print(f"measuring {way} ...", file=sys.stderr, flush=True)
             ways[way] = with_rates(measure_apart(way, settings, chosen.timeout), n_tokens)
+            if "median_s" in ways[way]:
+                print(f"  {ways[way]['median_s']:.2f} s a round", file=sys.stderr, flush=True)
     report = {
         "environment": environment(),
         "settings": settings._asdict(),
