@@ -12,7 +12,6 @@ import typer
 from tokscore.cli import html as page
 from tokscore.cli import options
 from tokscore.cli.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
-from tokscore.cli.inputs import expand_patterns
 from tokscore.cli.options import Format, LimitCountChoice
 from tokscore.cli.output import Column, counted, note, print_json, print_rows
 
@@ -150,6 +149,7 @@ def print_recorded(
     from tokscore.analytics.limits import parse_limits
     from tokscore.analytics.recorded import RecordedInput
     from tokscore.rendering.budgets import LimitCount
+    from tokscore.rendering.inputs import expand_patterns
 
     wanted = parse_limits(limits)
     recorded = RecordedInput(expand_patterns(inputs), input_format)
