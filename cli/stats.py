@@ -169,10 +169,9 @@ def print_recorded(
 
 def print_stats(dataset: Path, by: str, form: Format) -> None:
     """Print the aggregation of a finished dataset."""
-    from tokscore.analytics import group_label
-    from tokscore.analytics import stats as aggregate
+    from tokscore.analytics import group_label, stats_report
 
-    report = aggregate(dataset, by=by)
+    report = stats_report(dataset, by=by)
     if form is Format.JSON:
         print_json(report.to_dict())
         return
