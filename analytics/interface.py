@@ -50,13 +50,12 @@ def diff(
     by: str | Sequence[str] | None = "role",
     on_error: OnError | str = OnError.FAIL,
     sampled_by: Sampler | str | None = None,
-    noise_floor: PathName | None = None,
     out: PathName | None = None,
 ) -> pl.DataFrame:
     """Two score datasets compared token by token: what `tokscore diff` prints.
 
-    `diff_report` gives the same as objects, with the total of all groups, what was left out, and the tokens
-    where the models differ most.
+    `diff_report` gives the same as objects, with the total of all groups, what was left out, the tokens where
+    the models differ most, and the noise floor of the engine.
 
     Args:
         teacher: The score dataset of one model, or its directory.
@@ -67,7 +66,6 @@ def diff(
         on_error: `"fail"` at the first bad conversation, or `"skip"` it.
         sampled_by: `"teacher"` or `"student"`, if that model sampled every token at temperature 1: adds
             unbiased estimates of a KL.
-        noise_floor: JSON of `tokscore selfcheck`; checked here, and part of `diff_report`.
         out: New directory for tokens.parquet, with a row per token, and groups.parquet.
 
     Returns:
@@ -87,7 +85,6 @@ def diff(
         by="role" if by is None else by,
         on_error=on_error,
         sampled_by=sampled_by,
-        noise_floor=noise_floor,
         out=out,
     )
     return _frame(None if by is None else report.by, [report.total] if by is None else report.groups)

@@ -227,9 +227,7 @@ class Dataset:
         return str(self.root)
 
     def __repr__(self) -> str:
-        return (
-            f"Dataset({str(self.root)!r}, {self.manifest.kind.value}, {self.n_conversations()} conversations)"
-        )
+        return f"Dataset({str(self.root)!r}, {self.manifest.kind.value})"
 
     def n_conversations(self) -> int:
         """Rows of the conversations table."""

@@ -59,14 +59,14 @@ def load_table(
 
     if table not in SCHEMAS:
         raise UsageError(f"there is no table {table!r}; expected {', '.join(SCHEMAS)}.")
+    if isinstance(columns, str):
+        raise UsageError(f"columns is {columns!r}; expected a list such as [{columns!r}].")
     names = SCHEMAS[table].names
-    for name in [] if isinstance(columns, str) else columns or []:
+    for name in columns or ():
         if name not in names:
             raise UsageError(
                 f"the table {table} has no column {name!r}; expected some of {', '.join(names)}."
             )
-    if isinstance(columns, str):
-        raise UsageError(f"columns is {columns!r}; expected a list such as [{columns!r}].")
     kind = DatasetKind.SCORES if table == DatasetKind.SCORES else None
     opened = Dataset(Path(path_name(dataset)), kind=kind)
     if table == "vocabulary":
