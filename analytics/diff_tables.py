@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokscore.analytics.comparison import ComparedBatch
-from tokscore.analytics.groups import Grouping, GroupKey
+from tokscore.analytics.groups import Grouping
 from tokscore.analytics.measures import interval_names
 from tokscore.rendering.errors import UsageError
 from tokscore.rendering.parts import temporary_name
@@ -102,25 +101,8 @@ class TokenTable:
             temporary_name(self._path).unlink(missing_ok=True)
 
 
-def write_groups(
-    folder: Path, by: Grouping, rows: Sequence[tuple[GroupKey, Mapping[str, float | int | None]]]
-) -> None:
-    """Write a row per group: the columns of `by`, then every number by its dotted name."""
-    columns: dict[str, list[Any]] = {}
-    for index, name in enumerate(by.names):
-        columns[name] = [by.values(key)[index] for key, _ in rows]
-        if len({type(value) for value in columns[name] if value is not None}) > 1:
-            columns[name] = [None if value is None else str(value) for value in columns[name]]
-    for name in dict.fromkeys(name for _, values in rows for name in values):
-        columns[name] = [values.get(name) for _, values in rows]
-    table = pa.table(columns)
-    is_empty = [pa.types.is_null(field.type) for field in table.schema]
-    schema = pa.schema(
-        [
-            field.with_type(pa.float64()) if empty else field
-            for field, empty in zip(table.schema, is_empty, strict=True)
-        ]
-    )
+def write_groups(folder: Path, table: pa.Table) -> None:
+    """Write what `group_table` made."""
     path = folder / GROUPS_NAME
-    pq.write_table(table.cast(schema), temporary_name(path), compression="zstd", compression_level=3)
+    pq.write_table(table, temporary_name(path), compression="zstd", compression_level=3)
     temporary_name(path).replace(path)

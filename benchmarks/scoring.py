@@ -234,7 +234,8 @@ def measure_engine(settings: Settings, *, name: str) -> Times:
 def measure_end(settings: Settings) -> Times:
     """`score` from one dataset to another, with an engine that is started once for all rounds."""
     from tokscore.rendering.parts import PartWriter
-    from tokscore.scoring import EngineSpec, score
+    from tokscore.scoring import EngineSpec
+    from tokscore.scoring.run import score
 
     planned = plan(settings, "vllm")
     started = perf_counter()
