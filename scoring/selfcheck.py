@@ -65,7 +65,13 @@ class Chosen(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One condition: passed where `found` is at most `limit`."""
+    """One condition: passed where `found` is at most `limit`.
+
+    Attributes:
+        name: Of the number, as in this document.
+        found: What it is.
+        limit: The most it may be.
+    """
 
     name: str
     found: float
