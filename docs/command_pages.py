@@ -95,9 +95,9 @@ def _parameter(command: str, parameter: Any, context: typer.Context) -> tuple[st
         elif part.startswith("default: "):
             default = part.removeprefix("default: ").strip("()")
         elif part:
-            limits.append(part)
+            limits.append(re.sub(r"^x>=", "at least ", part))
     if limits:
-        meaning += f" ({', '.join(limits)})"
+        meaning = f"{meaning.removesuffix('.')} ({', '.join(limits)})."
     return f"`{shown}`", default, meaning
 
 

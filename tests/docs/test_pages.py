@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -17,11 +18,21 @@ import pytest
 import typer
 
 from tokscore.analytics import diff
+from tokscore.cli.engine_options import EnginePathChoice
 from tokscore.cli.selfcheck import _document
+from tokscore.rendering import sampled
+from tokscore.rendering.drift import DriftKind
+from tokscore.rendering.formats import FORMATS
+from tokscore.rendering.formats.openai_batch import IDS_UNUSED_STATUS
 from tokscore.rendering.manifest import SETTINGS, ModelIdentity, read_manifest
+from tokscore.rendering.policies import Policy
+from tokscore.rendering.recorded import _NOT_RECORDED, MEDIA_STATUS, TEXT_STATUS, UNALIGNED_STATUS
+from tokscore.rendering.rendered import MessageFlag
+from tokscore.scoring import ENGINES
 from tokscore.scoring.agreement import Agreement
 from tokscore.scoring.selfcheck import Chosen, Line, NoiseFloor, SelfCheck
 
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
@@ -174,3 +185,42 @@ def test_the_commands_on_a_page_have_those_options(page: Path, scripts: dict[str
         known = {name for each in commands[words[1]].params for name in each.opts} | {"--help"}
         used = {word.partition("=")[0] for word in words[2:] if re.match(r"--?[a-z]", word)}
         assert used <= known, line
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("attribution.md", [*MessageFlag, *Policy]),
+        (
+            "formats.md",
+            [*FORMATS, *DriftKind, MEDIA_STATUS, UNALIGNED_STATUS, TEXT_STATUS, IDS_UNUSED_STATUS],
+        ),
+        ("scoring.md", [*ENGINES, *EnginePathChoice]),
+    ],
+)
+def test_a_page_names_every_value_of_what_it_explains(page: str, names: list[str]) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    assert not {str(name) for name in names if f"`{name}`" not in text}
+
+
+def test_every_reason_for_unknown_tokens_is_explained() -> None:
+    reasons = [value for name, value in vars(sampled).items() if name.isupper() and isinstance(value, str)]
+    assert len(reasons) == 5
+    text = (DOCS / "attribution.md").read_text(encoding="utf-8")
+    assert not {reason for reason in [*reasons, _NOT_RECORDED] if f"| {reason} |" not in text}
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("command", ["render", "drift"])
+def test_the_readme_shows_what_the_commands_print(
+    command: str, tokscore: Run, teacher_model: Path, tmp_path: Path
+) -> None:
+    """The examples that need no scores; shortened outputs, so every line has to be in the whole one."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.search(rf"^ {{4}}tokscore ({command} .*)\n\n```\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    places = {"MODEL": str(teacher_model), "tokens": str(tmp_path / "tokens")}
+    finished = tokscore(*(places.get(word, word) for word in found[1].split()), cwd=ROOT)
+    assert finished.returncode == 0, finished.stderr
+    printed = {line.strip() for line in finished.stdout.splitlines()}
+    assert {line.strip() for line in found[2].splitlines()} <= printed
