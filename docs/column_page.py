@@ -202,21 +202,21 @@ def _manifest() -> Iterator[Row]:
 
 def _groups() -> Iterator[Row]:
     """The columns of `DiffRow.flat`: all numbers by dotted name."""
-    for row, hint in zip(_described(DiffRow), typing.get_type_hints(DiffRow).values(), strict=True):
-        kinds = [kind for kind in (hint, *typing.get_args(hint)) if isinstance(kind, type)]
-        if row.name == "group":
-            continue
+    hints = typing.get_type_hints(DiffRow)
+    for row in _described(DiffRow):
+        hint = hints[row.name]
+        kinds = (hint, *typing.get_args(hint))
         if Interval in kinds:
             yield from _numbers(Interval, f"{row.name}.", row.description)
-        elif Mixture in kinds or Mixture in typing.get_args(hint):
+        elif Mixture in kinds:
             yield from _mixtures()
         elif Estimate in kinds:
             yield from _numbers(Estimate, "estimate.")
-        elif NamedConfidence in typing.get_args(hint):
+        elif NamedConfidence in kinds:
             yield from _numbers(NamedConfidence, "confidence.MEASURE.")
         elif row.dtype == "object":
-            yield from _nested_numbers(next(kind for kind in kinds if hasattr(kind, "__annotations__")), row)
-        else:
+            yield from _nested_numbers(hint, row)
+        elif row.name != "group":
             yield row
 
 

@@ -33,4 +33,5 @@ def attributes(cls: type) -> dict[str, str]:
             found[name] = match[2]
         else:
             found[name] += f" {line.strip()}"
+    found = {name: re.sub(r"(^|\. )None\b", r"\1Null", text) for name, text in found.items()}
     return {name: re.sub(r"\bNone\b", "null", text) for name, text in found.items()}

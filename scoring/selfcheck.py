@@ -68,8 +68,8 @@ class Line(NamedTuple):
     """One condition: passed where `found` is at most `limit`.
 
     Attributes:
-        name: Of the number, as in this document.
-        found: What it is.
+        name: Dotted name of a number, such as `noise_floor.max`.
+        found: The number.
         limit: The most it may be.
     """
 

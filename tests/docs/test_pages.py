@@ -217,7 +217,7 @@ def test_the_readme_shows_what_the_commands_print(
 ) -> None:
     """The examples that need no scores; shortened outputs, so every line has to be in the whole one."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    found = re.search(rf"^ {{4}}tokscore ({command} .*)\n\n```\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
+    found = re.search(rf"^ {{4}}tokscore ({command} [^\n]*)\n\n```\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
     assert found is not None
     places = {"MODEL": str(teacher_model), "tokens": str(tmp_path / "tokens")}
     finished = tokscore(*(places.get(word, word) for word in found[1].split()), cwd=ROOT)
