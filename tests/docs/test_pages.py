@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import typer
+from typer.testing import CliRunner
 
-from tokscore.analytics import diff
 from tokscore.cli.engine_options import EnginePathChoice
+from tokscore.cli.main import app
 from tokscore.cli.selfcheck import _document
 from tokscore.rendering import sampled
 from tokscore.rendering.drift import DriftKind
@@ -64,17 +65,17 @@ def test_the_written_pages_are_those_in_docs(
 def test_an_option_without_help_is_refused(
     scripts: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    undocumented = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-    @app.command("count", epilog="Examples:\n\n\b\n  tokscore count\n")
+    @undocumented.command("count", epilog="Examples:\n\n\b\n  tokscore count\n")
     def count(limit: int = 3) -> None:
         """Count."""
 
-    @app.callback()
+    @undocumented.callback()
     def main() -> None:
         """Several commands."""
 
-    monkeypatch.setattr(scripts["command_pages"], "app", app)
+    monkeypatch.setattr(scripts["command_pages"], "app", undocumented)
     with pytest.raises(scripts["page_text"].UndocumentedError, match="--limit"):
         scripts["command_pages"].command_page("count")
 
@@ -112,7 +113,9 @@ def documented(scripts: dict[str, ModuleType]) -> dict[str, set[str]]:
 def test_what_diff_writes_is_documented(
     tiny_scores: Path, documented: dict[str, set[str]], tmp_path: Path
 ) -> None:
-    diff(tiny_scores, tiny_scores, by="role", alpha=[0.25, 0.5], sampled_by="student", out=tmp_path)
+    options = ["--alpha", "0.25", "--alpha", "0.5", "--sampled-by", "student", "-o", str(tmp_path)]
+    result = CliRunner().invoke(app, ["diff", str(tiny_scores), str(tiny_scores), *options])
+    assert result.exit_code == 0, result.output
     measures = r"^confidence\.(?:(?!\.(?:lower|upper|p_value|adjusted_p_value|n_conversations)$).)+"
     for file, title in (("tokens", "tokens.parquet of diff"), ("groups", "groups.parquet of diff")):
         names = {re.sub(r"0\.2?5", "A", name) for name in pq.read_schema(tmp_path / f"{file}.parquet").names}
@@ -217,7 +220,9 @@ def test_the_readme_shows_what_the_commands_print(
 ) -> None:
     """The examples that need no scores; shortened outputs, so every line has to be in the whole one."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    found = re.search(rf"^ {{4}}tokscore ({command} [^\n]*)\n\n```\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
+    found = re.search(
+        rf"^ {{4}}tokscore ({command} [^\n]*)\n\n```\n(.*?)^```", readme, re.DOTALL | re.MULTILINE
+    )
     assert found is not None
     places = {"MODEL": str(teacher_model), "tokens": str(tmp_path / "tokens")}
     finished = tokscore(*(places.get(word, word) for word in found[1].split()), cwd=ROOT)
