@@ -18,7 +18,17 @@ from tokscore.rendering.tables import DatasetKind
 
 
 class Percentiles(NamedTuple):
-    """Values that so many percent of the tokens do not exceed, within 0.1 % of their size."""
+    """Values that so many percent of the tokens do not exceed, within 0.1 % of their size.
+
+    Attributes:
+        p1: 1 %.
+        p5: 5 %.
+        p25: 25 %.
+        p50: The median.
+        p75: 75 %.
+        p95: 95 %.
+        p99: 99 %.
+    """
 
     p1: float
     p5: float
@@ -50,7 +60,8 @@ class StatsRow:
         perplexity: exp(-mean_logprob).
         rank1_share: Share of ranked tokens that no other id beats.
         mean_entropy: Over tokens with an entropy, nats.
-        logprob_percentiles: Of scored tokens; None too with more than `token_counts.MAX_SKETCHES` groups.
+        logprob_percentiles: What so many percent of the scored tokens do not exceed; None too with more
+            than 10,000 groups.
     """
 
     group: GroupKey
