@@ -153,7 +153,14 @@ def logprobs(
     identity = spec.identity
     note(f"scoring with {identity.name}: {identity.engine} ({identity.engine_version}), {identity.dtype}")
     try:
-        with ProgressLine("scoring", None, "tokens") as line:
+        is_whole = job == WHOLE and not finished_parts(out, manifest)
+        with ProgressLine("reading", source.n_conversations if is_whole else None, "conversations") as line:
+
+            def scored(done: int, total: int) -> None:
+                if not done:
+                    line.turn_to("scoring", total, "tokens")
+                line.update(done, done, total)
+
             summary = run_score(
                 source,
                 out,
@@ -162,8 +169,9 @@ def logprobs(
                 selection=selection,
                 max_length=max_length,
                 shard=job,
-                progress=lambda done, total: line.update(done, done, total),
+                progress=scored,
                 tell=note,
+                reading=line.update,
             )
     except (KeyboardInterrupt, SystemExit):
         n_done, n_parts = len(finished_parts(out, manifest)), len(manifest.parts)

@@ -185,6 +185,13 @@ class ProgressLine:
         if self._bar is not None:
             self._bar.stop()
 
+    def turn_to(self, label: str, total: int | None, unit: str) -> None:
+        """Go on with other work, of which nothing is done."""
+        self._label, self._total, self._unit = label, total, unit
+        self._started = time.monotonic()
+        if self._bar is not None:
+            self._bar.reset(self._task, description=label, total=total, text="")
+
     def update(self, done: int, n_tokens: int, total: int | None = None) -> None:
         """Show `done` of the total, and tokens a second.
 

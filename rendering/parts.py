@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 import pyarrow as pa
@@ -73,12 +73,17 @@ class _TableFile:
     """A Parquet file that grows by whole row groups under a temporary name."""
 
     def __init__(self, path: Path, schema: pa.Schema, metadata: dict[str, str]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._temporary = temporary_name(path)
         self._schema = schema.with_metadata(metadata)
-        split = [name for name in _SPLIT if schema.get_field_index(name.split(".")[0]) >= 0]
-        dictionary = [field.name for field in schema if pa.types.is_string(field.type)]
+        self._writer: Any = None  # Any: pyarrow's writer has no types
+        self._waiting: list[pa.Table] = []
+        self._n_waiting = 0
+
+    def open(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        split = [name for name in _SPLIT if self._schema.get_field_index(name.split(".")[0]) >= 0]
+        dictionary = [field.name for field in self._schema if pa.types.is_string(field.type)]
         self._writer = pq.ParquetWriter(
             self._temporary,
             self._schema,
@@ -88,8 +93,6 @@ class _TableFile:
             use_byte_stream_split=split,
             write_page_checksum=True,
         )
-        self._waiting: list[pa.Table] = []
-        self._n_waiting = 0
 
     def append(self, table: pa.Table) -> None:
         self._waiting.append(table)
@@ -113,7 +116,8 @@ class _TableFile:
         _sync_rename(self._temporary, self.path)
 
     def discard(self) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
         self._temporary.unlink(missing_ok=True)
 
 
@@ -138,8 +142,22 @@ class PartWriter:
         self._n_waiting = self._n_rows = 0
         self._finished = False
 
+    @property
+    def _tables(self) -> tuple[_TableFile, ...]:
+        return self._spans, self._messages, self._conversations, self._tokens
+
     def __enter__(self) -> Self:
+        try:
+            for table in self._tables:
+                table.open()
+        except BaseException:  # A signal, too: nothing else would remove the files.
+            self._discard()
+            raise
         return self
+
+    def _discard(self) -> None:
+        for table in self._tables:
+            table.discard()
 
     def __exit__(
         self,
@@ -148,8 +166,7 @@ class PartWriter:
         traceback: TracebackType | None,
     ) -> None:
         if not self._finished:
-            for table in (self._spans, self._messages, self._conversations, self._tokens):
-                table.discard()
+            self._discard()
 
     def fail(self, failure: FailedConversation) -> None:
         """List a conversation among the errors of this part."""
@@ -193,7 +210,7 @@ class PartWriter:
         lines = b"".join(_failure_line(failure) for failure in self._failures)
         self._errors_path.parent.mkdir(parents=True, exist_ok=True)
         write_file(self._errors_path, lines)
-        for table in (self._spans, self._messages, self._conversations, self._tokens):
+        for table in self._tables:
             table.finish()
         self._finished = True
 

@@ -10,13 +10,16 @@ from tokscore.rendering.rendered import FailedConversation, RenderedConversation
 from tokscore.rendering.run import OnError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from tokscore.rendering.manifest import Part
     from tokscore.rendering.source import TokenSource
     from tokscore.scoring.load import EngineSpec
     from tokscore.scoring.selection import Selection
     from tokscore.scoring.spool import Item, Spool
+
+    # Conversations and tokens so far.
+    Reading = Callable[[int, int], None]
 
 
 class RunPlan(NamedTuple):
@@ -44,17 +47,23 @@ def plan_run(
     *,
     max_length: int | None,
     on_error: OnError,
+    reading: Reading = lambda _done, _n_tokens: None,
 ) -> RunPlan:
     """Read parts into the spool, with what cannot be scored as failures.
+
+    `reading` is called as conversations are read.
 
     Raises:
         ConversationError: A conversation cannot be scored and `on_error` is fail.
     """
-    n_sequences = n_for_engine = n_tokens = longest = 0
+    n_sequences = n_for_engine = n_tokens = longest = n_read = n_tokens_read = 0
 
     def admitted(part: Part) -> Iterator[Item]:
-        nonlocal n_sequences, n_for_engine, n_tokens, longest
+        nonlocal n_sequences, n_for_engine, n_tokens, longest, n_read, n_tokens_read
         for item in source.read(part):
+            n_read += 1
+            n_tokens_read += len(item.tokens) if isinstance(item, RenderedConversation) else 0
+            reading(n_read, n_tokens_read)
             kept = admit(item, spec, max_length) if isinstance(item, RenderedConversation) else item
             if isinstance(kept, RenderedConversation):
                 n_sequences += 1

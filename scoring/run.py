@@ -36,6 +36,7 @@ from tokscore.scoring.spool import Spool
 if TYPE_CHECKING:
     from tokscore.rendering.source import TokenSource
     from tokscore.scoring.load import EngineSpec
+    from tokscore.scoring.planning import Reading
     from tokscore.scoring.spool import Item
 
 T = TypeVar("T")
@@ -91,6 +92,7 @@ def score(
     shard: Shard = WHOLE,
     progress: Progress = lambda _done, _total: None,
     tell: Tell = lambda _line: None,
+    reading: Reading = lambda _done, _n_tokens: None,
 ) -> ScoreSummary:
     """Write the score dataset of `source` to `out`; parts that are there already are kept.
 
@@ -107,6 +109,7 @@ def score(
         shard: Which parts are written here.
         progress: Called as tokens are done.
         tell: Called with what the user should know meanwhile.
+        reading: Called before that as conversations are read, with conversations and tokens so far.
 
     Raises:
         UsageError: `out` holds another run.
@@ -123,7 +126,16 @@ def score(
     run = _Run(engine, selection, on_error)
     if parts:
         with Spool(out) as spool:
-            plan = plan_run(source, parts, spool, engine, selection, max_length=max_length, on_error=on_error)
+            plan = plan_run(
+                source,
+                parts,
+                spool,
+                engine,
+                selection,
+                max_length=max_length,
+                on_error=on_error,
+                reading=reading,
+            )
             try:
                 manifest = run.start(plan, out, manifest, tell)
                 progress(0, plan.n_tokens)

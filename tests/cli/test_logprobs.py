@@ -177,6 +177,24 @@ def test_progress_is_a_line_every_30_seconds_with_the_time_left(
     ]
 
 
+def test_reading_shows_before_scoring_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tokscore.cli import output
+
+    times = iter([0.0, 40.0, 50.0, 50.0, 90.0])
+    monkeypatch.setattr(output.time, "monotonic", lambda: next(times))
+    with output.ProgressLine("reading", 30, "conversations") as line:
+        line.update(10, 4_000)
+        line.turn_to("scoring", 12_000, "tokens")
+        line.update(0, 0)
+        line.update(8_000, 8_000)
+    assert capsys.readouterr().err.splitlines() == [
+        "reading: 10/30 conversations, 100 tokens/s, 80 s left",
+        "scoring: 8,000/12,000 tokens, 200 tokens/s, 20 s left",
+    ]
+
+
 @pytest.mark.parametrize(("signal_number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_leaves_finished_parts_and_no_temporary_files(
     tiny_model: Path, write_jsonl: Write, tmp_path: Path, signal_number: int, code: int
