@@ -58,7 +58,7 @@ def explain(source: ConversationSource, conversation_id: str) -> Explanation:
     try:
         return _explain(source, line, part)
     except ConversationError as error:
-        raise error.at(f"{name}:{line.number}") from error
+        raise error.at(error.source or f"{name}:{line.number}") from error
 
 
 def _explain(source: ConversationSource, line: Line, part: Part) -> Explanation:

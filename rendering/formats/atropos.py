@@ -12,7 +12,7 @@ from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.formats import Format, Place
 from tokscore.rendering.formats.fields import get, id_array, logprob_array, metadata_text, need
 from tokscore.rendering.formats.tokens import mask_nodes, shifted
-from tokscore.rendering.traces import Node, NodeTokens, Trace
+from tokscore.rendering.traces import IdPlace, Node, NodeTokens, Trace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -90,6 +90,7 @@ def _tokens(given: object, mask: object, logprobs: object, branch: int) -> NodeT
         token_ids,
         sampled.astype(np.int8),
         logprobs=None if logprobs is None else _logprobs(_list(logprobs, path), sampled, path),
+        places=(IdPlace(f"$.tokens[{branch}]", 0, len(ids)),),
     )
 
 

@@ -18,7 +18,7 @@ from tokscore.rendering.conversations import (
 from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.formats import Format, Place
 from tokscore.rendering.formats.fields import get, id_array, logprob_array, metadata_text, need, object_at
-from tokscore.rendering.traces import NO_PARENT, Node, NodeTokens, Trace, Usage
+from tokscore.rendering.traces import NO_PARENT, IdPlace, Node, NodeTokens, Trace, Usage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,11 +37,13 @@ class _Answers(NamedTuple):
         body: Of the response.
         choices: Its choices, at least one.
         path: JSON path of the body.
+        source: `file:line` of the answer, empty where it is that of the record.
     """
 
     body: Mapping[str, Any]
     choices: Sequence[Mapping[str, Any]]
     path: str
+    source: str
 
 
 def _matches(record: Mapping[str, Any]) -> bool:
@@ -100,8 +102,8 @@ def _status(answers: _Answers) -> str | None:
     """Says where answers have ids, and the prompt has none, so that both are rendered."""
     if _has_ids(answers) or not any(choice.get("token_ids") is not None for choice in answers.choices):
         return None
-    for i, choice in enumerate(answers.choices):
-        _tokens(choice, f"{answers.path}.choices[{i}]")  # what is left out is checked all the same
+    for i in range(len(answers.choices)):
+        _tokens(answers, i)  # what is left out is checked all the same
     return IDS_UNUSED_STATUS
 
 
@@ -139,7 +141,8 @@ def _answers(record: Mapping[str, Any]) -> _Answers:
     if not choices:
         raise ConversationError("is empty; expected at least one choice.", path=f"{path}.choices")
     found = [object_at(choice, f"{path}.choices[{i}]") for i, choice in enumerate(choices)]
-    return _Answers(body, found, path)
+    output = record.get("output")
+    return _Answers(body, found, path, output if isinstance(output, str) else "")
 
 
 def _said(error: object) -> str:
@@ -157,7 +160,8 @@ def _prompt_nodes(messages: Sequence[Mapping[str, Any]], answers: _Answers | Non
         return [Node(i - 1, (message,)) for i, message in enumerate(messages)]
     body, path = answers.body, answers.path
     ids = id_array(need(body, "prompt_token_ids", list, path, _IDS), f"{path}.prompt_token_ids")
-    tokens = NodeTokens(ids, np.zeros(len(ids), np.int8))
+    places = (IdPlace(f"{path}.prompt_token_ids", 0, len(ids), answers.source),)
+    tokens = NodeTokens(ids, np.zeros(len(ids), np.int8), places=places)
     given = get(body, "prompt_logprobs", list, path, "a list of objects or null, one a token id")
     if given is not None:
         tokens = tokens._replace(logprobs=_prompt_logprobs(given, ids.tolist(), f"{path}.prompt_logprobs"))
@@ -207,7 +211,7 @@ def _answer_nodes(answers: _Answers, prompt: Sequence[Node]) -> list[Node]:
             len(prompt) - 1,
             (_message(choice, f"{answers.path}.choices[{i}]"),),
             is_sampled=True,
-            tokens=_tokens(choice, f"{answers.path}.choices[{i}]") if has_ids else None,
+            tokens=_tokens(answers, i) if has_ids else None,
             usage=usage,
         )
         for i, choice in enumerate(answers.choices)
@@ -228,9 +232,11 @@ def _message(choice: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     return message
 
 
-def _tokens(choice: Mapping[str, Any], path: str) -> NodeTokens:
+def _tokens(answers: _Answers, i: int) -> NodeTokens:
+    choice, path = answers.choices[i], f"{answers.path}.choices[{i}]"
     ids = id_array(need(choice, "token_ids", list, path, _IDS), f"{path}.token_ids")
-    tokens = NodeTokens(ids, np.ones(len(ids), np.int8))
+    places = (IdPlace(f"{path}.token_ids", 0, len(ids), answers.source),)
+    tokens = NodeTokens(ids, np.ones(len(ids), np.int8), places=places)
     logprobs = get(choice, "logprobs", dict, path, "an object with content")
     path = f"{path}.logprobs"
     content = None if logprobs is None else get(logprobs, "content", list, path, "a list of logprobs")

@@ -21,7 +21,7 @@ from tokscore.rendering.formats.fields import (
 )
 from tokscore.rendering.formats.tokens import mask_nodes
 from tokscore.rendering.formats.verifiers import step_of
-from tokscore.rendering.traces import NodeTokens, Trace
+from tokscore.rendering.traces import IdPlace, NodeTokens, Trace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,7 +52,12 @@ def _parse(record: Mapping[str, Any], place: Place) -> Trace:
         raise ConversationError("is empty; expected at least one token id.", path="$.token_ids")
     flags = need(record, "loss_mask", list, "$", "a list of true and false, one a token id")
     mask = flag_array(flags, n, "$.loss_mask")
-    tokens = NodeTokens(token_ids, mask.astype(np.int8), logprobs=_logprobs(record, mask))
+    tokens = NodeTokens(
+        token_ids,
+        mask.astype(np.int8),
+        logprobs=_logprobs(record, mask),
+        places=(IdPlace("$.token_ids", 0, n),),
+    )
     step = get(record, "step", int, "$", "a whole number")
     rank = get(record, "rank", int, "$", "a whole number")
     name = _RANK.fullmatch(place.path.name.partition(".")[0])

@@ -15,7 +15,7 @@ from tokscore.rendering.formats import Format, Place
 from tokscore.rendering.formats.fields import flag_array, get, id_array, logprob_array, need, object_at
 from tokscore.rendering.rendered import NO_MESSAGE
 from tokscore.rendering.spans import run_spans
-from tokscore.rendering.traces import NO_PARENT, Node, NodeTokens, Trace
+from tokscore.rendering.traces import NO_PARENT, IdPlace, Node, NodeTokens, Trace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,7 +59,7 @@ def mask_nodes(tokens: NodeTokens, messages: Sequence[Mapping[str, Any]] | None)
     for share in shares:
         start, at = (at, at) if share.step is None else spans[share.step]
         sampled = share.step is not None and is_sampled[share.step]
-        nodes.append(Node(len(nodes) - 1, share.messages, sampled, _cut(tokens, start, at)))
+        nodes.append(Node(len(nodes) - 1, share.messages, sampled, tokens.cut(start, at)))
     return nodes
 
 
@@ -233,6 +233,10 @@ def _branch(record: Mapping[str, Any], path: str) -> list[Node]:
         _mask(record, len(prompt), n, path),
         None if is_content is None else flag_array(is_content, n, f"{path}.is_content"),
         _logprobs(record, len(completion), n, path),
+        places=(
+            IdPlace(f"{path}.prompt_token_ids", 0, len(prompt)),
+            IdPlace(f"{path}.completion_token_ids", 0, len(completion)),
+        ),
     )
     given = record.get("messages")
     messages = None if given is None else check_messages(given, f"{path}.messages", allow_media=True)
@@ -280,13 +284,13 @@ def _run_nodes(
     for start, stop, run in _bounds(runs):
         # A message of which nothing was printed, or only later, is a node without ids.
         while n_added < run.message:
-            nodes.append(_node(nodes, said[n_added], n_added in turns, _cut(tokens, start, start)))
+            nodes.append(_node(nodes, said[n_added], n_added in turns, tokens.cut(start, start)))
             n_added += 1
         own = said[run.message] if n_added == run.message else None
         n_added += own is not None
-        nodes.append(_node(nodes, own, own is not None and run.message in turns, _cut(tokens, start, stop)))
+        nodes.append(_node(nodes, own, own is not None and run.message in turns, tokens.cut(start, stop)))
     for i in range(n_added, len(said)):
-        nodes.append(_node(nodes, said[i], False, _cut(tokens, stop, stop)))
+        nodes.append(_node(nodes, said[i], False, tokens.cut(stop, stop)))
     return nodes
 
 
@@ -360,17 +364,6 @@ def _said(
                 path=f"{path}.messages[{i}].role",
             )
     return list(messages)
-
-
-def _cut(tokens: NodeTokens, start: int, stop: int) -> NodeTokens:
-    is_content, logprobs, owners = tokens.is_content, tokens.logprobs, tokens.message_indices
-    return NodeTokens(
-        tokens.token_ids[start:stop],
-        tokens.sampled_mask[start:stop],
-        None if is_content is None else is_content[start:stop],
-        None if logprobs is None else logprobs[start:stop],
-        None if owners is None else owners[start:stop],
-    )
 
 
 FORMAT = Format(

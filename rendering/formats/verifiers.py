@@ -25,7 +25,7 @@ from tokscore.rendering.formats.fields import (
 )
 from tokscore.rendering.formats.openai_batch import check_counts
 from tokscore.rendering.formats.tokens import shifted
-from tokscore.rendering.traces import NO_PARENT, Node, NodeTokens, Trace, Usage, check_parents
+from tokscore.rendering.traces import NO_PARENT, IdPlace, Node, NodeTokens, Trace, Usage, check_parents
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -202,6 +202,7 @@ def _tokens(node: Mapping[str, Any], is_sampled: bool, path: str) -> NodeTokens 
         np.full(n, -1 if is_sampled else 0, np.int8) if mask is None else mask.astype(np.int8),
         flag_array(content, n, f"{path}.is_content") if content else None,
         logprobs,
+        places=(IdPlace(f"{path}.token_ids", 0, n),),
     )
 
 

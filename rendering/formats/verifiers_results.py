@@ -21,7 +21,7 @@ from tokscore.rendering.formats.fields import (
 )
 from tokscore.rendering.formats.tokens import Share, share_messages, shifted, unshared
 from tokscore.rendering.formats.verifiers import openai_message, openai_tools
-from tokscore.rendering.traces import NO_PARENT, Node, NodeTokens, Trace, linear
+from tokscore.rendering.traces import NO_PARENT, IdPlace, Node, NodeTokens, Trace, linear
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -169,7 +169,7 @@ def _step_nodes(
         parent, n_shared = tree.longest_prefix(before.token_ids)
         own = tuple((said or [])[tree.n_messages(parent) :])
         if own or n_shared < len(before.token_ids):
-            rest = NodeTokens(before.token_ids[n_shared:], before.sampled_mask[n_shared:])
+            rest = before.cut(n_shared, len(before.token_ids))
             parent = tree.add(Node(parent, own, tokens=rest))
         answers.append(tree.add(Node(parent, tuple(spoken or [{"role": "assistant"}]), True, answer)))
     if len(steps) == 1 or has_messages:
@@ -269,7 +269,7 @@ def _prompt_tokens(tokens: Mapping[str, Any], step: str) -> NodeTokens:
     ids = id_array(need(tokens, "prompt_ids", list, path, _IDS), f"{path}.prompt_ids")
     flags = get(tokens, "prompt_mask", list, path, _FLAGS)
     mask = np.zeros(len(ids), bool) if flags is None else flag_array(flags, len(ids), f"{path}.prompt_mask")
-    return NodeTokens(ids, mask.astype(np.int8))
+    return NodeTokens(ids, mask.astype(np.int8), places=(IdPlace(f"{path}.prompt_ids", 0, len(ids)),))
 
 
 def _answer_tokens(tokens: Mapping[str, Any], step: str) -> NodeTokens:
@@ -285,7 +285,8 @@ def _answer_tokens(tokens: Mapping[str, Any], step: str) -> NodeTokens:
             f"has {len(given):,} values for {n:,} token ids.", path=f"{path}.completion_logprobs"
         )
     logprobs = None if given is None else logprob_array(given, f"{path}.completion_logprobs")
-    return NodeTokens(ids, mask.astype(np.int8), logprobs=logprobs)
+    places = (IdPlace(f"{path}.completion_ids", 0, n),)
+    return NodeTokens(ids, mask.astype(np.int8), logprobs=logprobs, places=places)
 
 
 FORMAT = Format(

@@ -165,7 +165,10 @@ BAD_RECORDS = {
         {"nodes": [node(None, [1, 2], mask=[True, False], logprobs=[-1.0, -2.0])]},
         "$.nodes[0].logprobs has 2 values; the mask holds true 1 times.",
     ),
-    "no such id": ({"nodes": [node(None, [9999])]}, "holds the token id 9999; tiny has 0 to 258."),
+    "no such id": (
+        {"nodes": [node(None, [1]), node(0, [2, 9999])]},
+        "$.nodes[1].token_ids[1] is the token id 9999; expected 0 to 258, as tiny has.",
+    ),
     "another format": (
         {"conversations": [{"from": "human", "value": "Hi"}]},
         "looks like the format sharegpt, and the records before it like verifiers; expected one format a run.",
