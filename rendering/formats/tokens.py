@@ -16,6 +16,7 @@ from tokscore.rendering.formats.fields import flag_array, get, id_array, logprob
 from tokscore.rendering.rendered import NO_MESSAGE
 from tokscore.rendering.spans import run_spans
 from tokscore.rendering.traces import NO_PARENT, IdPlace, Node, NodeTokens, Trace
+from tokscore.rendering.words import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -259,8 +260,8 @@ def _logprobs(record: Mapping[str, Any], n_completion: int, n: int, path: str) -
         return None
     if len(values) not in (n, n_completion):
         raise ConversationError(
-            f"has {len(values):,} values; expected {n:,}, one a token id, or {n_completion:,}, one a "
-            "completion id.",
+            f"has {counted(len(values), 'value')}; expected {n:,}, one a token id, or {n_completion:,}, one "
+            "a completion id.",
             path=f"{path}.logprobs",
         )
     found = np.full(n, np.nan, np.float32)
@@ -334,7 +335,7 @@ def _runs(given: Sequence[Any], n_ids: int, path: str) -> tuple[list[_Run], dict
                 )
         runs.append(_Run(stop, message))
     if stop != n_ids:
-        raise ConversationError(f"covers {stop:,} of {n_ids:,} token ids.", path=f"{path}.roles")
+        raise ConversationError(f"covers {stop:,} of {counted(n_ids, 'token id')}.", path=f"{path}.roles")
     return runs, roles
 
 
@@ -355,7 +356,7 @@ def _said(
         return [{"role": roles[i]} for i in range(len(roles))]
     if last >= len(messages):
         raise ConversationError(
-            f"has message {last}; there are {len(messages):,} messages.", path=f"{path}.roles"
+            f"has message {last}; expected one of {counted(len(messages), 'message')}.", path=f"{path}.roles"
         )
     for i, role in sorted(roles.items()):
         if messages[i]["role"] != role:
@@ -373,8 +374,9 @@ FORMAT = Format(
     has_ids=True,
     has_logprobs=True,
     has_branches=True,
-    example='{"id": "a", "prompt_token_ids": [1, 15, 2], "completion_token_ids": [27, 2], '
-    '"roles": [["user", 3], ["assistant", 2]], "logprobs": [-0.5, -0.25]}',
+    example='{"id": "a", "prompt_token_ids": [1, 4093, 198, 26843, 2, 198, 1, 520, 9531, 198], '
+    '"completion_token_ids": [19556, 17, 2], "roles": [["user", 6], ["assistant", 7]], '
+    '"logprobs": [-0.5, -0.25, -0.125]}',
     matches=_matches,
     parse=_parse,
     holds_ids=_matches,

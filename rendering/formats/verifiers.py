@@ -282,9 +282,10 @@ FORMAT = Format(
     has_logprobs=True,
     has_branches=True,
     example='{"traces": [{"nodes": [{"parent": null, "message": {"role": "user", "content": "Hi"}, '
-    '"token_ids": [1, 15, 2], "mask": [false, false, false]}, {"parent": 0, "sampled": true, "message": '
-    '{"role": "assistant", "content": "Hello!"}, "token_ids": [3, 27, 2], "mask": [false, true, true], '
-    '"logprobs": [-0.5, -0.25]}]}]}',
+    '"token_ids": [1, 4093, 198, 26843, 2, 198], "mask": [false, false, false, false, false, false]}, '
+    '{"parent": 0, "sampled": true, "message": {"role": "assistant", "content": "Hello!"}, "token_ids": '
+    '[1, 520, 9531, 198, 19556, 17, 2], "mask": [false, false, false, false, true, true, true], '
+    '"logprobs": [-0.5, -0.25, -0.125]}]}]}',
     matches=_matches,
     parse=_parse,
     holds_ids=_holds_ids,

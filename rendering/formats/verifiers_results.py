@@ -22,6 +22,7 @@ from tokscore.rendering.formats.fields import (
 from tokscore.rendering.formats.tokens import Share, share_messages, shifted, unshared
 from tokscore.rendering.formats.verifiers import openai_message, openai_tools
 from tokscore.rendering.traces import NO_PARENT, IdPlace, Node, NodeTokens, Trace, linear
+from tokscore.rendering.words import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -282,7 +283,8 @@ def _answer_tokens(tokens: Mapping[str, Any], step: str) -> NodeTokens:
     given = get(tokens, "completion_logprobs", list, path, "a list of numbers, one a completion id") or None
     if given is not None and len(given) != n:
         raise ConversationError(
-            f"has {len(given):,} values for {n:,} token ids.", path=f"{path}.completion_logprobs"
+            f"has {counted(len(given), 'value')} for {counted(n, 'token id')}.",
+            path=f"{path}.completion_logprobs",
         )
     logprobs = None if given is None else logprob_array(given, f"{path}.completion_logprobs")
     places = (IdPlace(f"{path}.completion_ids", 0, n),)
@@ -297,9 +299,10 @@ FORMAT = Format(
     has_logprobs=True,
     has_branches=True,
     example='{"prompt": [{"role": "user", "content": "Hi"}], "completion": [{"role": "assistant", "content": '
-    '"Hello!"}], "reward": 1.0, "trajectory": [{"tokens": {"prompt_ids": [1, 15, 2], "prompt_mask": '
-    '[0, 0, 0], "completion_ids": [27, 2], "completion_mask": [1, 1], "completion_logprobs": '
-    "[-0.5, -0.25]}}]}",
+    '"Hello!"}], "reward": 1.0, "trajectory": [{"tokens": {"prompt_ids": '
+    '[1, 4093, 198, 26843, 2, 198, 1, 520, 9531, 198], "prompt_mask": [0, 0, 0, 0, 0, 0, 0, 0, 0, 0], '
+    '"completion_ids": [19556, 17, 2], "completion_mask": [1, 1, 1], "completion_logprobs": '
+    "[-0.5, -0.25, -0.125]}}]}",
     matches=_matches,
     parse=_parse,
     holds_ids=_holds_ids,

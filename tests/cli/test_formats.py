@@ -159,11 +159,11 @@ BAD_RECORDS = {
     ),
     "mask of another length": (
         {"nodes": [node(None, [1, 2], mask=[True])]},
-        "$.nodes[0].mask has 1 values for 2 token ids.",
+        "$.nodes[0].mask has 1 value for 2 token ids.",
     ),
     "logprobs that do not fit the mask": (
         {"nodes": [node(None, [1, 2], mask=[True, False], logprobs=[-1.0, -2.0])]},
-        "$.nodes[0].logprobs has 2 values; the mask holds true 1 times.",
+        "$.nodes[0].logprobs has 2 values; the mask holds true 1 time.",
     ),
     "no such id": (
         {"nodes": [node(None, [1]), node(0, [2, 9999])]},
@@ -306,7 +306,7 @@ class TestDrift:
     ) -> None:
         failed = tokscore("drift", write_jsonl(conversation), "-m", tiny_model)
         assert failed.returncode == 3
-        assert "1 have no recorded token ids" in failed.stderr
+        assert "1 without recorded token ids" in failed.stderr
 
     def test_bad_records_are_skipped_when_asked(
         self, tokscore: Run, tiny_model: Path, write_jsonl: Write

@@ -65,7 +65,7 @@ def test_atropos_keeps_scores() -> None:
 @pytest.mark.parametrize(
     ("where", "value", "path", "reason"),
     [
-        (["masks"], [], "$.masks", "has 0 values for 1 trajectories."),
+        (["masks"], [], "$.masks", "has 0 values for 1 trajectory."),
         (["masks", 0], [2, 3], "$.masks[0]", "has 2 values for 3 token ids."),
         (["masks", 0, 1], 1, "$.masks[0][1]", "is 1; expected the token id 2 or -100."),
         (["tokens", 0, 1], -5, "$.tokens[0][1]", "is -5; expected a token id."),

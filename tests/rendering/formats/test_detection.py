@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tokenizers import Tokenizer
 
 from tokscore.rendering.conversations import Conversation
 from tokscore.rendering.errors import ConversationError
@@ -120,10 +121,14 @@ def test_a_format_that_the_user_names_may_leave_ids_out() -> None:
 
 
 @pytest.mark.parametrize("chosen", WITH_IDS.values(), ids=lambda each: each.name)
-def test_the_example_of_a_format_can_be_read(chosen: Format) -> None:
+def test_the_example_of_a_format_holds_the_ids_of_a_real_model(chosen: Format, teacher_model: Path) -> None:
     record = json.loads(chosen.example)
     assert chosen.matches(record)
-    assert next(token_id for token_id, *_ in rows(parse(chosen, record))) == 1
+    found = rows(parse(chosen, record))
+    tokenizer = Tokenizer.from_file(str(teacher_model / "tokenizer.json"))
+    text = tokenizer.decode([token_id for token_id, *_ in found], skip_special_tokens=False)
+    assert text == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello!<|im_end|>"
+    assert [each[2:] for each in found] == [(0, None)] * 10 + [(1, -0.5), (1, -0.25), (1, -0.125)]
 
 
 @pytest.mark.parametrize("chosen", WITH_IDS.values(), ids=lambda each: each.name)

@@ -60,7 +60,7 @@ def test_the_path_of_an_export_gives_step_and_rank() -> None:
             "$.inference_logprobs",
             "has 4 values; expected 3, one a token id, or 2, one where loss_mask is true.",
         ),
-        (["loss_mask"], [1], "$.loss_mask", "has 1 values for 3 token ids."),
+        (["loss_mask"], [1], "$.loss_mask", "has 1 value for 3 token ids."),
         (["token_ids"], [1, -1, 2], "$.token_ids[1]", "is -1; expected a token id."),
         (["token_ids"], [], "$.token_ids", "is empty; expected at least one token id."),
         (["step"], "3", "$.step", "is a string; expected a whole number."),

@@ -142,7 +142,7 @@ def test_a_stop_that_opens_the_next_message_makes_no_turn_of_it() -> None:
             "has 5 values; expected 4, one a token id, or 2, one a completion id.",
         ),
         (["logprobs"], [-1.0] * 3, "$.logprobs", "has 3 values; expected 4, one a token id"),
-        (["mask"], [True], "$.mask", "has 1 values for 4 token ids."),
+        (["mask"], [True], "$.mask", "has 1 value for 4 token ids."),
         (["mask"], [0, 0, 3, 0], "$.mask[2]", "is 3; expected true or false."),
         (["is_content"], [], "$.is_content", "has 0 values for 4 token ids."),
         (["prompt_token_ids"], [1.5], "$.prompt_token_ids[0]", "is 1.5; expected a token id."),
@@ -180,7 +180,7 @@ def test_a_bad_record_names_its_path(where: list[Any], value: object, path: str,
             "$.messages[1].role",
             'is "tool"; expected "assistant", as in roles.',
         ),
-        (["messages"], [{"role": "user"}], "$.roles", "has message 1; there are 1 messages."),
+        (["messages"], [{"role": "user"}], "$.roles", "has message 1; expected one of 1 message."),
     ],
 )
 def test_roles_that_do_not_fit_the_messages_are_refused(
@@ -191,4 +191,4 @@ def test_roles_that_do_not_fit_the_messages_are_refused(
 
 def test_an_error_in_a_branch_names_the_branch() -> None:
     record = changed("tokens", 4, ["branches", 1, "logprobs"], [-1.0])
-    expect_error(TOKENS, record, "$.branches[1].logprobs", "has 1 values; expected 4, one a token id")
+    expect_error(TOKENS, record, "$.branches[1].logprobs", "has 1 value; expected 4, one a token id")

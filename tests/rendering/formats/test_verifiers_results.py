@@ -170,7 +170,7 @@ def test_messages_on_some_steps_alone_are_refused() -> None:
             ["trajectory", 0, "tokens", "completion_mask"],
             [1],
             "$.trajectory[0].tokens.completion_mask",
-            "has 1 values for 3 token ids.",
+            "has 1 value for 3 token ids.",
         ),
         (
             ["trajectory", 0, "tokens", "prompt_mask"],
