@@ -19,6 +19,7 @@ from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.formats import Format, Place
 from tokscore.rendering.formats.fields import get, id_array, logprob_array, metadata_text, need, object_at
 from tokscore.rendering.traces import NO_PARENT, IdPlace, Node, NodeTokens, Trace, Usage
+from tokscore.rendering.words import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -72,6 +73,12 @@ def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
 
 
 def _trace(record: Mapping[str, Any]) -> Trace:
+    if "unusable" in record and "custom_id" not in record:
+        raise ConversationError(
+            str(record["unusable"]),
+            hint="Mend the file of outputs, or leave such lines out with --on-error skip.",
+            source=str(record.get("output", "")),
+        )
     request, path = record, "$"
     if "request" in record:
         request, path = need(record, "request", dict, "$", "the line of the request"), "$.request"
@@ -174,7 +181,7 @@ def _has_ids(answers: _Answers) -> bool:
     if 0 < n_choices < len(answers.choices):
         i = next(i for i, choice in enumerate(answers.choices) if choice.get("token_ids") is None)
         raise ConversationError(
-            f"is missing; expected {_IDS}, as on {n_choices} other choices.",
+            f"is missing; expected {_IDS}, as on {counted(n_choices, 'other choice')}.",
             path=f"{answers.path}.choices[{i}].token_ids",
         )
     return n_choices > 0 and answers.body.get("prompt_token_ids") is not None
@@ -182,7 +189,9 @@ def _has_ids(answers: _Answers) -> bool:
 
 def _prompt_logprobs(given: Sequence[Any], token_ids: Sequence[int], path: str) -> NDArray[np.float32]:
     if len(given) != len(token_ids):
-        raise ConversationError(f"has {len(given):,} values for {len(token_ids):,} token ids.", path=path)
+        raise ConversationError(
+            f"has {counted(len(given), 'value')} for {counted(len(token_ids), 'token id')}.", path=path
+        )
     values: list[object] = []
     for i, (candidates, token_id) in enumerate(zip(given, token_ids, strict=True)):
         if candidates is None:
@@ -244,7 +253,9 @@ def _tokens(answers: _Answers, i: int) -> NodeTokens:
         return tokens
     path = f"{path}.content"
     if len(content) != len(ids):
-        raise ConversationError(f"has {len(content):,} values for {len(ids):,} token ids.", path=path)
+        raise ConversationError(
+            f"has {counted(len(content), 'value')} for {counted(len(ids), 'token id')}.", path=path
+        )
     values = [_logprob(each, f"{path}[{i}]") for i, each in enumerate(content)]
     return tokens._replace(logprobs=logprob_array(values, path))
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from tokscore.rendering import open_source, render
+from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.formats.openai_batch import FORMAT as BATCH
+from tokscore.rendering.formats.openai_batch import IDS_UNUSED_STATUS
+from tokscore.rendering.run import OnError
 from tokscore.rendering.traces import Usage
 
 from .message_records import ADD, batch, changed, failure, metadata, records, said, trace
@@ -93,7 +100,7 @@ CHOICE = (*BODY, "choices", 0)
     ("path", "value", "expected"),
     [
         ((*BODY, "prompt_token_ids"), [1, -5], "prompt_token_ids[1] is -5; expected a token id."),
-        ((*BODY, "prompt_logprobs"), [None], "prompt_logprobs has 1 values for 4 token ids."),
+        ((*BODY, "prompt_logprobs"), [None], "prompt_logprobs has 1 value for 4 token ids."),
         (
             (*BODY, "prompt_logprobs", 1),
             {"9": {"logprob": -0.5}},
@@ -105,11 +112,11 @@ CHOICE = (*BODY, "choices", 0)
             "prompt_logprobs[2].16.logprob is a string; expected a number.",
         ),
         ((*BODY, "choices"), [], "choices is empty; expected at least one choice."),
-        ((*CHOICE, "token_ids"), [27], "choices[0].logprobs.content has 2 values for 1 token ids."),
+        ((*CHOICE, "token_ids"), [27], "choices[0].logprobs.content has 2 values for 1 token id."),
         (
             (*CHOICE, "token_ids"),
             None,
-            "choices[0].token_ids is missing; expected a list of token ids, as on 1 other choices.",
+            "choices[0].token_ids is missing; expected a list of token ids, as on 1 other choice.",
         ),
         ((*CHOICE, "message", "role"), "user", 'choices[0].message.role is "user"; expected assistant.'),
         ((*BODY, "usage"), [9], "usage is a list; expected an object."),
@@ -134,3 +141,37 @@ def test_batch_template_variables_are_named_by_their_place() -> None:
     assert failure(BATCH, record) == (
         "$.request.body.chat_template_kwargs.tokenize is not for templates: transformers takes it itself."
     )
+
+
+def test_batch_ids_of_answers_go_unused_without_those_of_the_prompt() -> None:
+    record = changed(batch("sum"), *BODY, "prompt_token_ids", to=None)
+    found = trace(BATCH, record)
+    assert found.status == IDS_UNUSED_STATUS
+    assert all(node.tokens is None for node in found.nodes)
+    assert len(found.branches) == 2
+    assert failure(BATCH, changed(record, *CHOICE, "token_ids", 0, to=-1)).endswith(
+        "choices[0].token_ids[0] is -1; expected a token id."
+    )
+
+
+def test_a_broken_line_of_outputs_costs_one_conversation(tiny_model: Path, tmp_path: Path) -> None:
+    """Also where a choice has ids that go unused, which the table says."""
+    requests, outputs = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    asked = [{"custom_id": name, "body": {"messages": [{"role": "user", "content": "Hi"}]}} for name in "abc"]
+    requests.write_text("".join(json.dumps(each) + "\n" for each in asked))
+    choice = {"message": {"role": "assistant", "content": "Yo"}, "token_ids": [5]}
+    answers = [
+        json.dumps({"custom_id": name, "response": {"status_code": 200, "body": {"choices": [choice]}}})
+        for name in "abc"
+    ]
+    outputs.write_text(f"{answers[0]}\n{answers[1][:-9]}\n{answers[2]}\n")
+    source = open_source([str(requests), str(outputs)], str(tiny_model))
+    render(source, tmp_path / "out", on_error=OnError.SKIP)
+    dataset = Dataset(tmp_path / "out")
+    kept = [(each.row.conversation_id, each.row.status) for each in dataset.read_part(0)]
+    assert kept == [("a", IDS_UNUSED_STATUS), ("c", IDS_UNUSED_STATUS)]
+    failed = [(each.source_file, each.source_line, each.reason[:36]) for each in dataset.failures()]
+    assert failed == [
+        ("in.jsonl", 2, 'is "no output for this request"; exp'),
+        ("out.jsonl", 2, "is not JSON: Input data was truncate"),
+    ]
