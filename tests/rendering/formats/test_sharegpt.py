@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tokscore.rendering.formats.sharegpt import FORMAT as SHAREGPT
 
-from .message_records import ADD, conversation, failure, metadata, records
+from .message_records import ADD, conversation, failure, metadata, records, said, trace
 
 
 def test_sharegpt_speakers_become_roles() -> None:
-    one, two, three = (conversation(record) for record in records("sharegpt.jsonl"))
+    one, two, three = (conversation(record) for record in records("sharegpt.jsonl")[:3])
     assert [message["role"] for message in one.messages] == [
         "system",
         "user",
@@ -37,7 +39,7 @@ def test_sharegpt_speakers_become_roles() -> None:
 
 
 def test_sharegpt_reads_system_tools_and_metadata_where_they_are() -> None:
-    one, two, three = (conversation(record) for record in records("sharegpt.jsonl"))
+    one, two, three = (conversation(record) for record in records("sharegpt.jsonl")[:3])
     assert one.messages[0] == {"role": "system", "content": "Use the tools."}
     assert one.tools == three.tools == [ADD]
     assert metadata(one) == {"source": "sums"}
@@ -45,7 +47,7 @@ def test_sharegpt_reads_system_tools_and_metadata_where_they_are() -> None:
 
 
 def test_sharegpt_function_calls_become_tool_calls() -> None:
-    one, _, three = (conversation(record) for record in records("sharegpt.jsonl"))
+    one, _, three = (conversation(record) for record in records("sharegpt.jsonl")[:3])
     assert one.messages[2]["tool_calls"] == [
         {"type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": 2}}}
     ]
@@ -97,3 +99,24 @@ def test_sharegpt_refuses_a_conversation_without_messages() -> None:
     assert failure(SHAREGPT, {"conversations": []}) == (
         "$.conversations is empty; expected a list with at least one message."
     )
+
+
+def test_sharegpt_chosen_and_rejected_are_branches() -> None:
+    found = trace(SHAREGPT, records("sharegpt.jsonl")[3])
+    prompt = [("user", "Hi"), ("assistant", "Yes?"), ("user", "Sum?")]
+    assert said(found) == [[*prompt, ("assistant", "4")], [*prompt, ("assistant", "5 or 6")]]
+    assert [node.is_sampled for node in found.nodes] == [False, False, False, True, True]
+    assert metadata(found) == {"score": 0.5, "branches": ["chosen", "rejected"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"rejected": None}, "$.rejected is missing; expected an object with from and value"),
+        ({"chosen": "4"}, "$.chosen is a string; expected an object with from and value"),
+        ({"chosen": {"from": "human", "value": "4"}}, '$.chosen.from is "human"; expected a speaker who is'),
+        ({"rejected": {"from": "gpt"}}, "$.rejected.value is missing; expected text"),
+    ],
+)
+def test_sharegpt_says_what_is_wrong_with_a_preference(change: dict[str, Any], expected: str) -> None:
+    assert failure(SHAREGPT, records("sharegpt.jsonl")[3] | change).startswith(expected)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tokscore.rendering.formats import detect_format
 from tokscore.rendering.formats.trl import FORMAT as TRL
 
 from .message_records import ADD, failure, metadata, records, said, trace
@@ -64,6 +65,17 @@ def test_trl_keeps_two_branches_where_chosen_equals_rejected() -> None:
     same = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]
     found = trace(TRL, {"chosen": same, "rejected": same})
     assert said(found) == [[("user", "Hi"), ("assistant", "Hello!")]] * 2
+
+
+def test_trl_takes_messages_for_the_prompt_of_choices_that_are_one_message_each() -> None:
+    answers = {key: {"role": "assistant", "content": key} for key in ("chosen", "rejected")}
+    record = {"messages": [{"role": "user", "content": "Hi"}], **answers}
+    assert detect_format(record) is TRL
+    assert said(trace(TRL, record)) == [
+        [("user", "Hi"), ("assistant", "chosen")],
+        [("user", "Hi"), ("assistant", "rejected")],
+    ]
+    assert failure(TRL, answers).startswith("$.chosen is one message, of which the prompt cannot be told")
 
 
 def test_trl_prompt_alone_is_one_branch() -> None:
