@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from tokscore.rendering.conversations import check_objects, kind_of
@@ -116,10 +117,41 @@ def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
         return Trace(_step_nodes(steps, prompt, completion), tools, metadata=metadata)
     if not prompt and not completion:
         raise ConversationError("and completion are empty; expected messages.", path="$.prompt")
+    branching = _branching_nodes(steps)
+    if branching is not None:
+        return Trace(branching, tools, metadata=metadata)
     nodes = [Node(NO_PARENT, (message,)) for message in prompt]
     nodes += [Node(NO_PARENT, (message,), message["role"] == "assistant") for message in completion]
     is_text = all(isinstance(record.get(each), str) for each in ("prompt", "completion"))
     return Trace(linear(nodes), tools, metadata=metadata, is_text=is_text)  # asked for as text, not as a chat
+
+
+def _branching_nodes(steps: Sequence[Mapping[str, Any]]) -> list[Node] | None:
+    """The messages of steps that do not follow each other, beginnings that they share once; otherwise None.
+
+    Steps that do are the messages of the record, which may end with more.
+    """
+    nodes: list[Node] = []
+    places: dict[tuple[int, bytes], int] = {}
+
+    def add(parent: int, message: Mapping[str, Any], *, is_sampled: bool) -> int:
+        nodes.append(Node(parent, (message,), is_sampled))
+        places[parent, msgspec.json.encode(message, order="sorted")] = len(nodes) - 1
+        return len(nodes) - 1
+
+    for i, step in enumerate(steps):
+        path = f"$.trajectory[{i}]"
+        said = _messages(step, "prompt", "user", path, allow_media=False)
+        spoken = _messages(step, "completion", "assistant", path, allow_media=False)
+        if not said or not spoken:
+            return None
+        at = NO_PARENT
+        for message in said:
+            known = places.get((at, msgspec.json.encode(message, order="sorted")))
+            at = add(at, message, is_sampled=False) if known is None else known
+        for message in spoken:  # equal answers were generated one by one
+            at = add(at, message, is_sampled=message["role"] == "assistant")
+    return None if all(node.parent == i - 1 for i, node in enumerate(nodes)) else nodes
 
 
 def _per_step(steps: Sequence[Mapping[str, Any]], key: str) -> list[object] | None:

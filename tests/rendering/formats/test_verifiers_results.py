@@ -146,6 +146,18 @@ def test_a_completion_of_all_answers_gives_every_step_its_own() -> None:
     assert spoken(parse(RESULTS, record)) == [["Hi", "A"], ["Hi", "B"], ["Hi", "C"]]
 
 
+def test_steps_of_messages_without_ids_are_branches_where_they_do_not_follow_each_other() -> None:
+    record = records("verifiers_results")[0]
+    for step in record["trajectory"]:
+        step["tokens"] = None
+    trace = parse(RESULTS, record)
+    assert spoken(trace) == [["Rain?", "", "wet", "Yes."], ["Rain?", "Short, please.", "Wet."]]
+    assert [node.is_sampled for node in trace.nodes] == [False, True, False, True, False, True]
+    del record["trajectory"][2]
+    record["completion"].append({"role": "user", "content": "Thanks."})
+    assert spoken(parse(RESULTS, record)) == [["Rain?", "", "wet", "Yes.", "Thanks."]]
+
+
 def test_messages_on_some_steps_alone_are_refused() -> None:
     record = records("verifiers_results")[7]
     record["trajectory"][1]["completion"] = [{"role": "assistant", "content": "B"}]
