@@ -135,5 +135,5 @@ def drift(
     note(
         f"of {counted(n_same + n_truncated + len(found), 'recorded sequence')}, {n_same:,} rendered to the "
         f"same ids, {n_truncated:,} up to where the answer was cut, and {len(found):,} did not; "
-        f"{n_not_recorded:,} had no ids."
+        f"{n_not_recorded:,} had no ids or no text."
     )

@@ -14,10 +14,12 @@ import pytest
 
 from tokscore.rendering import ConversationError, open_source, render
 from tokscore.rendering.dataset import Dataset
+from tokscore.rendering.drift import Drift, NotRecorded, drift
 from tokscore.rendering.formats import FORMATS, load_format
 from tokscore.rendering.formats.tokens import tokens_record
 from tokscore.rendering.rendered import RenderedConversation
 from tokscore.rendering.run import OnError
+from tokscore.rendering.source import ConversationSource
 from tokscore.scoring import plan_engine, score
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -307,6 +309,21 @@ class TestDrift:
         failed = tokscore("drift", write_jsonl(conversation), "-m", tiny_model)
         assert failed.returncode == 3
         assert "1 without recorded token ids" in failed.stderr
+
+    def test_text_has_no_ids_to_compare(self, tiny_model: Path, write_jsonl: Write) -> None:
+        path = write_jsonl({"prompt": "2 + 2 =", "completion": " 4"})
+        source = open_source(str(path), str(tiny_model))
+        assert isinstance(source, ConversationSource)
+        assert list(drift(source)) == [NotRecorded("convs.jsonl:1")]
+
+    def test_branches_without_text_cost_no_others(self, tiny_model: Path, write_jsonl: Write) -> None:
+        line = (FIXTURES / "verifiers_results.jsonl").read_text().splitlines()[7]
+        source = open_source(str(write_jsonl(line)), str(tiny_model))
+        assert isinstance(source, ConversationSource)
+        first, second, last = drift(source)
+        assert first == second == NotRecorded("convs.jsonl:1")
+        assert isinstance(last, Drift)
+        assert (last.branch, last.n_tokens) == (2, 7)
 
     def test_bad_records_are_skipped_when_asked(
         self, tokscore: Run, tiny_model: Path, write_jsonl: Write
