@@ -38,7 +38,7 @@ lint: env-test
 types: env-test
 	@echo "== mypy"
 	@.venv/bin/mypy -p tokscore.rendering -p tokscore.scoring -p tokscore.analytics -p tokscore.cli
-	@.venv/bin/mypy examples tests/examples tests/packaging tests/fetch_assets.py
+	@.venv/bin/mypy examples docs tests/examples tests/packaging tests/fetch_assets.py
 
 unit: env-test models assets
 	@echo "== pytest"

@@ -1,7 +1,11 @@
-"""Score tables to aggregates and divergences."""
+"""Score tables to aggregates and divergences.
+
+`stats` and `diff` give frames with a row per group of tokens, `stats_report` and `diff_report` the same as
+objects with all that the commands print.
+"""
 
 from tokscore.analytics.comparison import ComparedBatch, Comparison
-from tokscore.analytics.diff import DiffReport, diff
+from tokscore.analytics.diff import DiffReport, diff_report
 from tokscore.analytics.diff_rows import DiffRow, Interval
 from tokscore.analytics.divergence import (
     Bounds,
@@ -18,9 +22,10 @@ from tokscore.analytics.divergence import (
 )
 from tokscore.analytics.gates import breaches, parse_gate
 from tokscore.analytics.groups import GroupBy, Grouping, group_label, parse_group_by
+from tokscore.analytics.interface import diff, stats
 from tokscore.analytics.mismatch import MismatchReport, mismatch
 from tokscore.analytics.overlap import TokenError, TopK
-from tokscore.analytics.stats import StatsReport, StatsRow, stats
+from tokscore.analytics.stats import StatsReport, StatsRow, stats_report
 
 __all__ = [
     "Bounds",
@@ -40,11 +45,13 @@ __all__ = [
     "TopK",
     "breaches",
     "diff",
+    "diff_report",
     "group_label",
     "mismatch",
     "parse_gate",
     "parse_group_by",
     "stats",
+    "stats_report",
     "topk_divergences",
     "topk_entropy",
     "topk_gjs",

@@ -24,6 +24,7 @@ from tokscore.analytics.diff_rows import (
 )
 from tokscore.analytics.diff_tables import TokenTable, token_table, write_groups
 from tokscore.analytics.estimates import Sampler, sampled_kl
+from tokscore.analytics.group_tables import group_table
 from tokscore.analytics.groups import Grouping, GroupKey, group_order, message_counts_by, parse_group_by
 from tokscore.analytics.measures import column_names, token_values
 from tokscore.analytics.multiplicity import benjamini_hochberg, replicates_for
@@ -31,8 +32,10 @@ from tokscore.analytics.noise import NoiseFloor, read_noise_floor
 from tokscore.analytics.overlap import FloatArray
 from tokscore.analytics.pairing import Skipped
 from tokscore.analytics.reduction import Group, Reduced, Reduction, reduce_batch
+from tokscore.rendering.choices import choose
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.errors import UsageError
+from tokscore.rendering.paths import PathName
 from tokscore.rendering.run import OnError
 
 # Groups with confidence limits; more are too many to look at, and each takes a bootstrap.
@@ -41,7 +44,7 @@ MAX_CONFIDENT_GROUPS = 200
 
 @dataclass(frozen=True, slots=True)
 class DiffReport:
-    """What `diff` found.
+    """What `diff_report` found.
 
     Attributes:
         by: What the groups share.
@@ -104,16 +107,16 @@ class _Part(NamedTuple):
     tokens: pa.Table | None
 
 
-def diff(
-    teacher: Path | str,
-    student: Path | str,
+def diff_report(
+    teacher: PathName,
+    student: PathName,
     *,
     alpha: float | Sequence[float] = 0.5,
     by: str | Sequence[str] = "role",
     on_error: OnError | str = OnError.FAIL,
     sampled_by: Sampler | str | None = None,
-    noise_floor: Path | str | None = None,
-    out: Path | str | None = None,
+    noise_floor: PathName | None = None,
+    out: PathName | None = None,
 ) -> DiffReport:
     """Compare two score datasets of the same conversations.
 
@@ -139,14 +142,14 @@ def diff(
     alphas = [alpha] if isinstance(alpha, int | float) else list(dict.fromkeys(alpha))
     if not alphas:
         raise UsageError("there is no alpha; expected one or more between 0 and 1.")
-    sampler = None if sampled_by is None else Sampler(sampled_by)
+    sampler = None if sampled_by is None else choose(Sampler, sampled_by, "sampled_by")
     floor = None if noise_floor is None else read_noise_floor(Path(noise_floor))
     comparison = Comparison(
         Path(teacher),
         Path(student),
         alphas=alphas,
         columns=grouping.token_columns,
-        on_error=OnError(on_error),
+        on_error=choose(OnError, on_error, "on_error"),
     )
     names = column_names(alphas) + ([f"estimate_{k}" for k in ESTIMATES] if sampler else [])
     reduction = Reduction(len(names), [names.index(name) for name in kept_names(alphas)], grouping)
@@ -193,7 +196,7 @@ def diff(
             noise_floor=floor,
         )
         if out is not None:
-            write_groups(Path(out), grouping, [(row.group, row.flat()) for row in report.groups])
+            write_groups(Path(out), group_table(grouping, [(row.group, row.flat()) for row in report.groups]))
             tokens.finish()
     return report
 

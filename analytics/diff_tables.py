@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,19 +12,50 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokscore.analytics.comparison import ComparedBatch
-from tokscore.analytics.groups import Grouping, GroupKey
-from tokscore.analytics.measures import interval_names
+from tokscore.analytics.groups import Grouping
+from tokscore.analytics.measures import interval_names, meaning
 from tokscore.rendering.errors import UsageError
 from tokscore.rendering.parts import temporary_name
+from tokscore.rendering.tables import TOKENS
 
 TOKENS_NAME, GROUPS_NAME = "tokens.parquet", "groups.parquet"
 
 
-def token_table(batch: ComparedBatch, by: Grouping) -> pa.Table:
-    """A row for each compared token: its place, the columns of `by`, and every measure.
+def _field(
+    name: str, dtype: pa.DataType, description: str, unit: str = "", *, nullable: bool = False
+) -> pa.Field:
+    metadata = {"description": description} | ({"unit": unit} if unit else {})
+    return pa.field(name, dtype, nullable=nullable, metadata=metadata)
 
-    Logprobs, ranks and intervals are float64, an upper limit that is not there is null.
-    """
+
+def token_schema(by: Grouping, alphas: Sequence[float]) -> pa.Schema:
+    """The columns of `token_table`: whose token it is, the columns of `by`, and every measure."""
+    names = dict.fromkeys(["conversation_id", "branch", "position", "token_id", *by.token_columns])
+    float64, int32 = pa.float64(), pa.int32()
+    fields = [
+        *(TOKENS.field(name) for name in names),
+        _field("teacher_logprob", float64, "Teacher's logprob of the token.", "nats"),
+        _field("student_logprob", float64, "Student's.", "nats"),
+        _field("log_ratio", float64, "Teacher's less student's logprob.", "nats"),
+        _field("delta_p", float64, "Teacher's less student's probability.", "probability"),
+        _field("teacher_rank", int32, "Teacher's rank of the token; null where it has none.", nullable=True),
+        _field("student_rank", int32, "Student's.", nullable=True),
+        _field("teacher_top_id", int32, "The teacher's most likely id; -1 without a list."),
+        _field("student_top_id", int32, "The student's."),
+        _field("unresolved_teacher", float64, "Teacher mass on ids not known on both sides.", "probability"),
+        _field("unresolved_student", float64, "Student mass on them.", "probability"),
+    ]
+    for name in interval_names(alphas):
+        what, unit = meaning(name)
+        fields.append(_field(f"{name}_lower", float64, f"{what}: lower limit.", unit))
+        fields.append(
+            _field(f"{name}_upper", float64, "Upper limit; null where there is none.", unit, nullable=True)
+        )
+    return pa.schema(fields)
+
+
+def token_table(batch: ComparedBatch, by: Grouping) -> pa.Table:
+    """A row for each compared token, schema `token_schema`."""
     rows, conversations = batch.rows, batch.conversations
     keys = [place.key for place in batch.places]
     columns: dict[str, Any] = {
@@ -54,7 +85,7 @@ def token_table(batch: ComparedBatch, by: Grouping) -> pa.Table:
         upper = limits[:, 2 * index + 1]
         columns[f"{name}_lower"] = np.ascontiguousarray(limits[:, 2 * index])
         columns[f"{name}_upper"] = pa.array(upper, mask=np.isinf(upper))
-    return pa.table(columns)
+    return pa.table(columns, schema=token_schema(by, batch.limits.alphas))
 
 
 class TokenTable:
@@ -102,25 +133,8 @@ class TokenTable:
             temporary_name(self._path).unlink(missing_ok=True)
 
 
-def write_groups(
-    folder: Path, by: Grouping, rows: Sequence[tuple[GroupKey, Mapping[str, float | int | None]]]
-) -> None:
-    """Write a row per group: the columns of `by`, then every number by its dotted name."""
-    columns: dict[str, list[Any]] = {}
-    for index, name in enumerate(by.names):
-        columns[name] = [by.values(key)[index] for key, _ in rows]
-        if len({type(value) for value in columns[name] if value is not None}) > 1:
-            columns[name] = [None if value is None else str(value) for value in columns[name]]
-    for name in dict.fromkeys(name for _, values in rows for name in values):
-        columns[name] = [values.get(name) for _, values in rows]
-    table = pa.table(columns)
-    is_empty = [pa.types.is_null(field.type) for field in table.schema]
-    schema = pa.schema(
-        [
-            field.with_type(pa.float64()) if empty else field
-            for field, empty in zip(table.schema, is_empty, strict=True)
-        ]
-    )
+def write_groups(folder: Path, table: pa.Table) -> None:
+    """Write what `group_table` made."""
     path = folder / GROUPS_NAME
-    pq.write_table(table.cast(schema), temporary_name(path), compression="zstd", compression_level=3)
+    pq.write_table(table, temporary_name(path), compression="zstd", compression_level=3)
     temporary_name(path).replace(path)

@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 
 from tokscore.analytics.divergence import check_alpha
 from tokscore.analytics.groups import Grouping, GroupKey, group_order, metadata_value, parse_group_by
+from tokscore.analytics.measures import MEANINGS, meaning
 from tokscore.analytics.pairing import PairBatch, Pairing
 from tokscore.analytics.totals import ExactTotals
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.parts import temporary_name
-from tokscore.rendering.tables import DatasetKind
+from tokscore.rendering.tables import TOKENS, DatasetKind
 from tokscore.scoring.engine import TokenSequence
 
 if TYPE_CHECKING:
@@ -40,6 +41,14 @@ VALUES = (
     "teacher_entropy",
     "student_entropy",
 )
+_MEANINGS = {
+    "teacher_logprob": ("Teacher's logprob of the token", "nats"),
+    "student_logprob": ("Student's logprob of the token", "nats"),
+    "teacher_entropy": MEANINGS["entropy_teacher"],
+    "student_entropy": MEANINGS["entropy_student"],
+    "kl_teacher_student": ("KL(teacher || student); inf where the student rules out a token", "nats"),
+    "kl_student_teacher": ("KL(student || teacher); inf where the teacher rules out a token", "nats"),
+}
 _KLS = ("kl_teacher_student", "kl_student_teacher")
 
 
@@ -52,17 +61,16 @@ def exact_schema(alphas: Sequence[float]) -> pa.Schema:
     """One row per token that both models gave a logprob: whose it is, and the values in nats."""
     return pa.schema(
         [
-            pa.field("conversation_id", pa.string(), nullable=False),
-            pa.field("branch", pa.int32(), nullable=False),
-            pa.field("position", pa.int32(), nullable=False),
-            pa.field("message_index", pa.int32(), nullable=False),
-            pa.field("role", pa.string()),
-            pa.field("source", pa.string(), nullable=False),
-            pa.field("is_content", pa.bool_(), nullable=False),
-            pa.field("is_sampled", pa.bool_()),
-            *(pa.field(name, pa.float64(), nullable=False) for name in (*VALUES, *map(gjs_name, alphas))),
+            *(TOKENS.field(name) for name in ("conversation_id", "branch", *_ATTRIBUTION)),
+            *(_value_field(name) for name in (*VALUES, *map(gjs_name, alphas))),
         ]
     )
+
+
+def _value_field(name: str) -> pa.Field:
+    what, unit = _MEANINGS[name] if name in _MEANINGS else meaning(name)
+    metadata = {"description": f"{what}.", "unit": unit}
+    return pa.field(name, pa.float64(), nullable=False, metadata=metadata)
 
 
 def write_exact(

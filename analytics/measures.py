@@ -18,6 +18,16 @@ INTERVALS = (
     "entropy_teacher",
     "entropy_student",
 )
+# What every interval is a limit of, and its unit; of any alpha by the name in front of it.
+MEANINGS = {
+    "kl_teacher_student": ("KL(teacher || student)", "nats"),
+    "kl_student_teacher": ("KL(student || teacher)", "nats"),
+    "total_variation": ("Total variation distance", "probability"),
+    "entropy_teacher": ("Entropy of the teacher's distribution", "nats"),
+    "entropy_student": ("Entropy of the student's distribution", "nats"),
+    "gjs": ("Generalised Jensen-Shannon divergence with this weight of the teacher", "nats"),
+    "skew_kl": ("KL(teacher || mixture with this weight of the teacher)", "nats"),
+}
 _COUNTS = (
     "teacher_logprob",
     "student_logprob",
@@ -42,6 +52,11 @@ def interval_names(alphas: Sequence[float]) -> list[str]:
     """Names of all intervals, such as `gjs_0.5`, in the order of the limits' columns."""
     mixtures = [f"{measure}_{alpha:g}" for alpha in alphas for measure in ("gjs", "skew_kl")]
     return [*INTERVALS, *mixtures]
+
+
+def meaning(name: str) -> tuple[str, str]:
+    """What an interval of `interval_names` is a limit of, and its unit."""
+    return MEANINGS[name] if name in MEANINGS else MEANINGS[name.rpartition("_")[0]]
 
 
 def column_names(alphas: Sequence[float]) -> list[str]:

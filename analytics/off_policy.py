@@ -45,7 +45,17 @@ def ratio_columns(log_ratios: FloatArray) -> list[FloatArray]:
 
 
 class Percentiles(NamedTuple):
-    """Values that a share of the tokens does not exceed, within 0.1 %; None without tokens."""
+    """Values that a share of the tokens does not exceed, within 0.1 %; None without tokens.
+
+    Attributes:
+        p01: 1 % of the tokens do not exceed it.
+        p05: 5 %.
+        p25: 25 %.
+        p50: The median.
+        p75: 75 %.
+        p95: 95 %.
+        p99: 99 %.
+    """
 
     p01: float | None
     p05: float | None
@@ -57,7 +67,13 @@ class Percentiles(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """Of one number for each sequence; None without sequences."""
+    """Of one number for each sequence; None without sequences.
+
+    Attributes:
+        mean: Mean.
+        min: The smallest.
+        max: The largest.
+    """
 
     mean: float | None
     min: float | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -12,11 +13,22 @@ from tokscore.analytics.groups import Grouping, GroupKey, group_order, parse_gro
 from tokscore.analytics.message_sizes import MessageSizes, message_sizes
 from tokscore.analytics.token_counts import TokenCounts, count_tokens, new_counts
 from tokscore.rendering.dataset import Dataset
+from tokscore.rendering.paths import PathName
 from tokscore.rendering.tables import DatasetKind
 
 
 class Percentiles(NamedTuple):
-    """Values that so many percent of the tokens do not exceed, within 0.1 % of their size."""
+    """Values that so many percent of the tokens do not exceed, within 0.1 % of their size.
+
+    Attributes:
+        p1: 1 %.
+        p5: 5 %.
+        p25: 25 %.
+        p50: The median.
+        p75: 75 %.
+        p95: 95 %.
+        p99: 99 %.
+    """
 
     p1: float
     p5: float
@@ -48,7 +60,8 @@ class StatsRow:
         perplexity: exp(-mean_logprob).
         rank1_share: Share of ranked tokens that no other id beats.
         mean_entropy: Over tokens with an entropy, nats.
-        logprob_percentiles: Of scored tokens; None too with more than `token_counts.MAX_SKETCHES` groups.
+        logprob_percentiles: What so many percent of the scored tokens do not exceed; None too with more
+            than 10,000 groups.
     """
 
     group: GroupKey
@@ -77,6 +90,14 @@ class StatsRow:
             row["logprob_percentiles"] = {name: _finite(value) for name, value in percentiles.items()}
         return row
 
+    def flat(self) -> dict[str, object]:
+        """All numbers, percentiles by dotted names such as `logprob_percentiles.p50`."""
+        row = self.to_dict()
+        del row["group"]
+        percentiles = row.pop("logprob_percentiles") or dict.fromkeys(Percentiles._fields)
+        assert isinstance(percentiles, dict)
+        return {**row, **{f"logprob_percentiles.{name}": value for name, value in percentiles.items()}}
+
 
 def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -84,7 +105,7 @@ def _finite(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class StatsReport:
-    """What `stats` found.
+    """What `stats_report` found.
 
     Attributes:
         kind: Token or score dataset.
@@ -124,7 +145,7 @@ class StatsReport:
         }
 
 
-def stats(dataset: Path | str, *, by: str = "role") -> StatsReport:
+def stats_report(dataset: PathName, *, by: str | Sequence[str] = "role") -> StatsReport:
     """Counts of a token dataset, and logprob statistics of a score dataset.
 
     Memory does not grow with the number of tokens, and no number depends on how the dataset is divided

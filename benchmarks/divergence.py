@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tokscore.analytics import TopK, diff, stats, topk_limits
+from tokscore.analytics import TopK, diff_report, stats_report, topk_limits
 from tokscore.analytics.comparison import SCORE_COLUMNS
 from tokscore.rendering.manifest import Manifest, ModelIdentity, Part, TokenizerIdentity
 from tokscore.rendering.parts import PartWriter, part_name
@@ -172,9 +172,9 @@ def scan_columns(teacher: Path, _student: Path) -> None:
 
 TASKS: dict[str, Callable[[Path, Path], object]] = {
     "read": read_columns,
-    "diff": lambda teacher, student: diff(teacher, student),
+    "diff": lambda teacher, student: diff_report(teacher, student),
     "scan": scan_columns,
-    "stats": lambda teacher, _student: stats(teacher, by="role"),
+    "stats": lambda teacher, _student: stats_report(teacher, by="role"),
 }
 
 

@@ -27,9 +27,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokscore.rendering import ChatTokenizer, Conversation, Renderer, open_source, render
+from tokscore.rendering import ChatTokenizer, Conversation, Renderer, open_source
 from tokscore.rendering.batches import render_many
 from tokscore.rendering.renderer import Verify
+from tokscore.rendering.run import render
 from tokscore.rendering.workers import all_cores
 
 BEYOND_THE_FIRST_TEN = 11  # of the first ten conversations of an input all ids are verified

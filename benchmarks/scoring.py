@@ -234,7 +234,8 @@ def measure_engine(settings: Settings, *, name: str) -> Times:
 def measure_end(settings: Settings) -> Times:
     """`score` from one dataset to another, with an engine that is started once for all rounds."""
     from tokscore.rendering.parts import PartWriter
-    from tokscore.scoring import EngineSpec, score
+    from tokscore.scoring import EngineSpec
+    from tokscore.scoring.run import score
 
     planned = plan(settings, "vllm")
     started = perf_counter()
@@ -533,6 +534,8 @@ def main() -> None:
                 continue
             print(f"measuring {way} ...", file=sys.stderr, flush=True)
             ways[way] = with_rates(measure_apart(way, settings, chosen.timeout), n_tokens)
+            if "median_s" in ways[way]:
+                print(f"  {ways[way]['median_s']:.2f} s a round", file=sys.stderr, flush=True)
     report = {
         "environment": environment(),
         "settings": settings._asdict(),

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from tokscore.cli import options as shared
-from tokscore.cli.inputs import expand_patterns
 from tokscore.cli.output import Column, ProgressLine, note, print_rows
 
 if TYPE_CHECKING:
@@ -161,6 +160,7 @@ def _score_both(teacher: str, student: str, on: Sequence[str], options: OnOption
 
 def _rendered(student: str, on: Sequence[str], options: OnOptions) -> Path:
     """The token dataset of the conversations, from the cache where it is there."""
+    from tokscore.rendering.inputs import expand_patterns
     from tokscore.rendering.run import render
     from tokscore.rendering.source import ConversationSource, open_source
     from tokscore.rendering.workers import all_cores
@@ -177,8 +177,7 @@ def _rendered(student: str, on: Sequence[str], options: OnOptions) -> Path:
 def _scored(tokens: Path, model: str, spec: EngineSpec) -> Path:
     """The score dataset of one model, from the cache where it is there."""
     from tokscore.rendering.source import DatasetSource
-    from tokscore.scoring import score
-    from tokscore.scoring.run import score_manifest
+    from tokscore.scoring.run import score, score_manifest
 
     # Opening it for a model refuses another vocabulary.
     source = DatasetSource(tokens, model=model)

@@ -119,8 +119,7 @@ def diff(
     if teacher is None or student is None:
         raise UsageError("expected two score datasets, TEACHER and STUDENT, or --recorded SCORES.")
 
-    from tokscore.analytics import breaches, parse_gate, parse_group_by
-    from tokscore.analytics import diff as compare
+    from tokscore.analytics import breaches, diff_report, parse_gate, parse_group_by
     from tokscore.cli.diff_report import print_report
 
     if exact and form is Format.CSV:
@@ -131,7 +130,7 @@ def diff(
     sides = sides._replace(
         teacher_model=teacher_model or sides.teacher_model, student_model=student_model or sides.student_model
     )
-    report = compare(
+    report = diff_report(
         sides.teacher,
         sides.student,
         alpha=alpha or 0.5,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +13,6 @@ from tokscore.cli.output import Column, counted, duration, note, print_json, pri
 if TYPE_CHECKING:
     from tokscore.rendering.plan_size import PlanSize
     from tokscore.rendering.source import ConversationSource, DatasetSource
-
-_SHOWN_RENAMED = 3
 
 
 class RenderOptions(NamedTuple):
@@ -65,72 +62,17 @@ def open_conversations(
         InputError: An input, the tokenizer or the template cannot be used.
     """
     from tokscore.rendering.errors import UsageError
-    from tokscore.rendering.limits import TemplateLimits
-    from tokscore.rendering.renderer import Verify
-    from tokscore.rendering.source import ConversationSource, open_source
-    from tokscore.rendering.truncation import LengthLimit, Truncate
+    from tokscore.rendering.inputs import expand_patterns, open_inputs, warnings_about
+    from tokscore.rendering.source import ConversationSource
 
-    if chosen.truncate is not None and chosen.max_tokens is None:
-        raise UsageError("--truncate needs a length: give --max-tokens N as well.")
-    truncate = Truncate((chosen.truncate or TruncateChoice.ERROR).value)
-    source = open_source(
-        expand_patterns(inputs),
-        model,
-        template=chosen.template,
-        template_kwargs=_parse_object(chosen.template_kwargs),
-        tools=_read_tools(chosen.tools),
-        add_generation_prompt=chosen.add_generation_prompt,
-        verify=Verify(chosen.verify.value),
-        length_limit=None if chosen.max_tokens is None else LengthLimit(chosen.max_tokens, truncate),
-        template_limits=TemplateLimits(chosen.template_timeout, chosen.template_characters),
-        revision=chosen.revision,
-        template_time=chosen.template_time or _template_time_of(out),
-        input_format=chosen.input_format,
-    )
-    if not isinstance(source, ConversationSource):
-        if not allow_dataset:
-            raise UsageError(f"{inputs[0]} is a dataset already; expected files of conversations.")
-        return source
-    renamed = source.plan.renamed
-    if renamed:
-        shown = ", ".join(f"{wanted} is now {unique}" for wanted, unique in renamed[:_SHOWN_RENAMED])
-        more = f", and {len(renamed) - _SHOWN_RENAMED} more" if len(renamed) > _SHOWN_RENAMED else ""
-        note(f"warning: {counted(len(renamed), 'conversation')} had an id that was taken: {shown}{more}.")
+    kwargs = _parse_object(chosen.template_kwargs)
+    settings = chosen._asdict() | {"template_kwargs": kwargs}
+    source = open_inputs(expand_patterns(inputs), model, out=out, **settings)
+    if not allow_dataset and not isinstance(source, ConversationSource):
+        raise UsageError(f"{inputs[0]} is a dataset already; expected files of conversations.")
+    for line in warnings_about(source):
+        note(line)
     return source
-
-
-def expand_patterns(inputs: list[str]) -> list[str]:
-    """The inputs with each pattern replaced by the files it matches, in order of their names.
-
-    Raises:
-        InputError: A pattern matches no file.
-    """
-    from tokscore.rendering.errors import InputError
-
-    found: list[str] = []
-    for name in inputs:
-        if not glob.has_magic(name) or Path(name).exists():
-            found.append(name)
-            continue
-        files = sorted(path for path in glob.glob(name, recursive=True) if Path(path).is_file())  # noqa: PTH207
-        if not files:
-            raise InputError(f"{name} matches no file; expected files of conversations.")
-        found += files
-    return found
-
-
-def _template_time_of(out: Path | None) -> str | None:
-    """The time that an earlier run into `out` took for now: what is resumed must not change with the day."""
-    from tokscore.rendering.errors import InputError
-    from tokscore.rendering.manifest import read_manifest
-
-    if out is None:
-        return None
-    try:
-        time = read_manifest(out).settings.get("template_time")
-    except InputError:
-        return None
-    return time if isinstance(time, str) else None
 
 
 def note_outcome(out: Path, n_failed: int, n_parts_skipped: int, n_parts: int) -> None:
@@ -151,45 +93,17 @@ def note_outcome(out: Path, n_failed: int, n_parts_skipped: int, n_parts: int) -
 
 
 def _parse_object(text: str | None) -> dict[str, Any] | None:  # Any: JSON values
-    from tokscore.rendering.conversations import RESERVED_KWARGS
     from tokscore.rendering.errors import UsageError
 
     if text is None:
         return None
-    value = _parse_json(text, "--template-kwargs")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--template-kwargs is not JSON: {error}.") from error
     if not isinstance(value, dict):
         raise UsageError('--template-kwargs is no object; expected one such as {"enable_thinking": false}.')
-    for name in sorted(RESERVED_KWARGS & set(value)):
-        raise UsageError(
-            f"--template-kwargs holds {name}, which transformers takes itself; it is no variable."
-        )
     return value
-
-
-def _read_tools(path: Path | None) -> list[dict[str, Any]] | None:  # Any: JSON values
-    from tokscore.rendering.errors import UsageError
-
-    if path is None:
-        return None
-    try:
-        text = path.read_text("utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot read the tools in {path}: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"the tools in {path} are not UTF-8: byte {error.start} is damaged.") from error
-    tools = _parse_json(text, f"--tools {path}")
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise UsageError(f"--tools {path} is no list of objects; expected the tools of an OpenAI request.")
-    return tools
-
-
-def _parse_json(text: str, place: str) -> Any:  # Any: JSON values
-    from tokscore.rendering.errors import UsageError
-
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{place} is not JSON: {error}.") from error
 
 
 def print_plan(

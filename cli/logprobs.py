@@ -105,7 +105,7 @@ def logprobs(
     from tokscore.rendering.dataset import finished_parts
     from tokscore.rendering.run import OnError
     from tokscore.scoring import parse_selection, parse_shard, plan_engine
-    from tokscore.scoring import score as run_score
+    from tokscore.scoring.run import score as run_score
     from tokscore.scoring.run import score_manifest
     from tokscore.scoring.shards import WHOLE
 

@@ -110,8 +110,8 @@ def selfcheck(
 
     Prints how far logprobs differ, and exits with 1 where that is more than the limits.
     """
-    from tokscore.cli.inputs import expand_patterns
     from tokscore.rendering.errors import ExitCode, UsageError
+    from tokscore.rendering.inputs import expand_patterns
     from tokscore.rendering.source import open_source
     from tokscore.scoring import plan_engine, selfcheck
 

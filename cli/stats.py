@@ -12,7 +12,6 @@ import typer
 from tokscore.cli import html as page
 from tokscore.cli import options
 from tokscore.cli.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
-from tokscore.cli.inputs import expand_patterns
 from tokscore.cli.options import Format, LimitCountChoice
 from tokscore.cli.output import Column, counted, note, print_json, print_rows
 
@@ -151,6 +150,7 @@ def print_recorded(
     from tokscore.analytics.limits import parse_limits
     from tokscore.analytics.recorded import RecordedInput
     from tokscore.rendering.budgets import LimitCount
+    from tokscore.rendering.inputs import expand_patterns
 
     wanted = parse_limits(limits)
     recorded = RecordedInput(expand_patterns(inputs), input_format)
@@ -170,11 +170,10 @@ def print_recorded(
 
 def print_stats(dataset: Path, by: str, form: Format) -> None:
     """Print the aggregation of a finished dataset."""
-    from tokscore.analytics import group_label
-    from tokscore.analytics import stats as aggregate
+    from tokscore.analytics import group_label, stats_report
     from tokscore.analytics.message_sizes import n_branching
 
-    report = aggregate(dataset, by=by)
+    report = stats_report(dataset, by=by)
     if form is Format.JSON:
         print_json(report.to_dict())
         return

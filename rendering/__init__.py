@@ -1,7 +1,7 @@
 """Conversations to attributed tokens.
 
-`open_source` plans input files, `render` writes their token dataset, `Renderer` renders single conversations,
-`continue_with` appends turns to one that is rendered.
+`render` makes a token dataset of conversations, `load_tokens` a frame of a dataset. `Renderer` renders single
+conversations, `continue_with` appends turns to one that is rendered.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from tokscore.rendering.continuation import Continuation, NotContinued, continue_with
     from tokscore.rendering.conversations import Conversation, parse_conversation
     from tokscore.rendering.dataset import Dataset
+    from tokscore.rendering.frames import load_table, load_tokens
+    from tokscore.rendering.interface import render
     from tokscore.rendering.rendered import RenderedTokens
     from tokscore.rendering.renderer import Renderer
-    from tokscore.rendering.run import render
     from tokscore.rendering.source import open_source
     from tokscore.rendering.tokenizer import ChatTokenizer
 
@@ -41,10 +42,12 @@ _LAZY = {
     "add_answer": "answers",
     "concatenate_slices": "concatenation",
     "continue_with": "continuation",
+    "load_table": "frames",
+    "load_tokens": "frames",
     "open_source": "source",
     "pack_conversations": "concatenation",
     "parse_conversation": "conversations",
-    "render": "run",
+    "render": "interface",
 }
 
 __all__ = [
@@ -63,6 +66,8 @@ __all__ = [
     "add_answer",
     "concatenate_slices",
     "continue_with",
+    "load_table",
+    "load_tokens",
     "open_source",
     "pack_conversations",
     "parse_conversation",

@@ -184,7 +184,7 @@ def _check_whole(path: Path) -> None:
 
 
 class Dataset:
-    """A finished dataset directory, for reading.
+    """A finished dataset directory, for reading; what takes a path takes it too.
 
     Attributes:
         root: The directory.
@@ -225,6 +225,12 @@ class Dataset:
         for part in self.manifest.parts:
             _check_exists(root / "errors" / part_name(part.index, "jsonl"))
 
+    def __fspath__(self) -> str:
+        return str(self.root)
+
+    def __repr__(self) -> str:
+        return f"Dataset({str(self.root)!r}, {self.manifest.kind.value})"
+
     def n_conversations(self) -> int:
         """Rows of the conversations table."""
         return sum(int(pq.read_metadata(path).num_rows) for path in self.files("conversations"))
@@ -249,6 +255,11 @@ class Dataset:
         indices = [part.index for part in self.manifest.parts] if part is None else [part]
         for index in indices:
             yield from _read_failures(self.root, index)
+
+    def conversations(self) -> Iterator[RenderedConversation]:
+        """All conversations with their tokens as arrays, in plan order, one held at a time."""
+        for part in self.manifest.parts:
+            yield from self.read_part(part.index)
 
     def read_part(self, index: int) -> Iterator[RenderedConversation]:
         """The conversations of one part with their tokens, by row groups."""

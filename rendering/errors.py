@@ -6,7 +6,17 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Process exit codes of every command."""
+    """Process exit codes of every command.
+
+    Attributes:
+        DONE: All is done.
+        FAILED: A check did not hold, or something else failed.
+        WRONG_USAGE: Options or arguments that do not exist, or do not go together.
+        BAD_INPUT: An input, model directory or dataset that cannot be used as it is.
+        ENGINE: A scoring engine that is missing, cannot start, or broke.
+        INTERRUPTED: Ctrl-C; finished parts are kept.
+        TERMINATED: SIGTERM; finished parts are kept.
+    """
 
     DONE = 0
     FAILED = 1

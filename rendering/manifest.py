@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,29 @@ MANIFEST_NAME = "manifest.json"
 
 # JSON scalars only, so that equal settings have equal text.
 Setting = str | int | float | bool | None
+
+
+# The settings of a manifest by name. Tokens have the first ones, scores all.
+SETTINGS: Mapping[str, str] = {
+    "add_generation_prompt": "Whether each conversation ends with the opener of the next answer.",
+    "template_kwargs": "Variables for the template, as JSON.",
+    "template_time": "Time that a template which prints the date took for now; absent where none is printed.",
+    "tools_sha256": "Of the tool definitions for records that carry none; null without.",
+    "input_format": "Format of the input.",
+    "verify": "How much of the rendering was compared with transformers.",
+    "max_tokens": "Most tokens a conversation may have; null without a limit.",
+    "truncate": "What happened to longer ones: error, left or right; null without a limit.",
+    "transformers": "Version of transformers, which runs templates and tokenizers.",
+    "top_k": "Number of most likely ids kept at every position.",
+    "temperature": "What the logits were divided by.",
+    "logprob_mode": "raw: log-softmax of the logits over the temperature, with nothing else done to them.",
+    "dtype": "Type the model computed in.",
+    "score": "Which tokens have scores.",
+    "max_length": "Longer conversations are error rows; null without a limit but the model's own.",
+    "head_dtype": "Type of the logits, as asked.",
+    "quantization": "Method given to vLLM; null without.",
+    "engine_arguments": "What --engine-arg gave vLLM, as JSON.",
+}
 
 
 class InputFile(msgspec.Struct, frozen=True):
@@ -96,6 +120,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     It holds no times and nothing of the machine, so every shard writes the same bytes.
 
     Attributes:
+        kind: "tokens" or "scores".
+        tokscore_version: What wrote it.
+        settings: Rendering and scoring settings that change numbers.
+        tokenizer: What made the ids.
+        model: What scored them; null in a token dataset.
+        inputs: The files, or the token dataset, in the order of the plan.
+        parts: The plan.
+        schema_version: Of the tables.
+        plan_hash: sha256 of everything else here but `engine_details`; parts with another are refused.
         engine_details: How the engine that first wrote here scored; no part of the plan, and null until an
             engine has started.
     """

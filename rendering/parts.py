@@ -19,6 +19,8 @@ from tokscore.rendering.tables import CONVERSATIONS, MESSAGES, ROW_GROUP_ROWS, S
 
 _FLOATS = ("logprob", "entropy", "recorded_logprob", "top_logprobs.list.element")
 _SPLIT = (*_FLOATS, "top_ids.list.element")
+# What a line of errors/ holds of a `FailedConversation`; the rest is for the run that met it.
+ERROR_FIELDS = ("conversation_id", "source_file", "source_line", "path", "reason")
 
 
 def part_name(index: int, suffix: str = "parquet") -> str:
@@ -197,6 +199,4 @@ class PartWriter:
 
 
 def _failure_line(failure: FailedConversation) -> bytes:
-    fields = failure._asdict()
-    del fields["hint"], fields["is_known"]  # for the run that met it
-    return msgspec.json.encode(fields) + b"\n"
+    return msgspec.json.encode({name: getattr(failure, name) for name in ERROR_FIELDS}) + b"\n"

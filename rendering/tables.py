@@ -17,25 +17,66 @@ class DatasetKind(StrEnum):
     SCORES = "scores"
 
 
-def _field(name: str, dtype: pa.DataType, *, nullable: bool = False) -> pa.Field:
-    return pa.field(name, dtype, nullable=nullable)
+def _field(
+    name: str, dtype: pa.DataType, description: str, *, unit: str = "", nullable: bool = False
+) -> pa.Field:
+    """A column that carries its description, and its unit if it has one, into the file."""
+    metadata = {"description": description} | ({"unit": unit} if unit else {})
+    return pa.field(name, dtype, nullable=nullable, metadata=metadata)
 
+
+# Columns that mean the same in several tables.
+_CONVERSATION_ID = _field("conversation_id", pa.string(), "The record's id, otherwise basename:line.")
+_BRANCH = _field("branch", pa.int32(), "Branch of the record, from 0; 0 without branches.")
+_MESSAGE_INDEX = _field(
+    "message_index", pa.int32(), "Message in the conversation, from 0; -1: of no message."
+)
+_ROLE = _field("role", pa.string(), "Role of that message; null at -1.", nullable=True)
+_TOOL_NAME = _field(
+    "tool_name", pa.string(), "Tool that a message with a tool's result names; null without.", nullable=True
+)
+_SOURCE = _field(
+    "source",
+    pa.string(),
+    "Field that the text comes from (content, reasoning_content, tool_calls, role, tools, ...), template, or "
+    "recorded.",
+)
+_IS_CONTENT = _field("is_content", pa.bool_(), "Some character came from a message body, not the template.")
+_IS_SAMPLED = _field(
+    "is_sampled", pa.bool_(), "A model generated it; null where it cannot be told.", nullable=True
+)
 
 # One row per token of a rendered conversation.
 TOKENS = pa.schema(
     [
-        _field("conversation_id", pa.string()),  # the record's id, otherwise basename:line
-        _field("branch", pa.int32()),  # 0 for a conversation without branches
-        _field("position", pa.int32()),  # index of the token in its sequence
-        _field("token_id", pa.int32()),
-        _field("message_index", pa.int32()),  # -1: the token belongs to no message
-        _field("role", pa.string(), nullable=True),  # role of that message; null at -1
-        _field("source", pa.string()),  # root of the field path, "template", or "recorded"
-        _field("is_content", pa.bool_()),  # some character came from a message body
-        _field("is_sampled", pa.bool_(), nullable=True),  # a model generated it; null: cannot be told
-        _field("position_in_message", pa.int32()),  # index among the tokens of its message (or of -1)
-        _field("recorded_is_content", pa.bool_(), nullable=True),  # as the input said; null where it did not
-        _field("recorded_logprob", pa.float32(), nullable=True),  # nats, as the input said; null without one
+        _CONVERSATION_ID,
+        _BRANCH,
+        _field("position", pa.int32(), "Index of the token in its sequence, from 0.", unit="tokens"),
+        _field("token_id", pa.int32(), "Id in the vocabulary."),
+        _MESSAGE_INDEX,
+        _ROLE,
+        _SOURCE,
+        _IS_CONTENT,
+        _IS_SAMPLED,
+        _field(
+            "position_in_message",
+            pa.int32(),
+            "Index among the tokens of its message, or among those of no message.",
+            unit="tokens",
+        ),
+        _field(
+            "recorded_is_content",
+            pa.bool_(),
+            "is_content as the input said; null where it did not.",
+            nullable=True,
+        ),
+        _field(
+            "recorded_logprob",
+            pa.float32(),
+            "Logprob as the input said; null where it did not.",
+            unit="nats",
+            nullable=True,
+        ),
     ]
 )
 
@@ -43,75 +84,138 @@ TOKENS = pa.schema(
 SCORES = pa.schema(
     [
         *TOKENS,
-        _field("logprob", pa.float32(), nullable=True),  # ln p(token | tokens before it); null at position 0
-        _field("rank", pa.int32(), nullable=True),  # ids with a logit at least as high; 1 = most likely
-        _field("entropy", pa.float32(), nullable=True),  # nats; null where the engine does not give it
-        _field("top_ids", pa.list_(pa.int32()), nullable=True),  # the k most likely ids, in descending order
-        _field("top_logprobs", pa.list_(pa.float32()), nullable=True),  # their logprobs
+        _field(
+            "logprob",
+            pa.float32(),
+            "ln p(token | all tokens before it); null at position 0 and where --score leaves it out.",
+            unit="nats",
+            nullable=True,
+        ),
+        _field(
+            "rank",
+            pa.int32(),
+            "Number of ids with a logit at least as high: 1 is most likely, ties count; null with logprob.",
+            nullable=True,
+        ),
+        _field(
+            "entropy",
+            pa.float32(),
+            "Entropy of the whole distribution; null with logprob, and where the engine does not give it.",
+            unit="nats",
+            nullable=True,
+        ),
+        _field(
+            "top_ids",
+            pa.list_(pa.int32()),
+            "The k most likely ids, most likely first; null with logprob.",
+            nullable=True,
+        ),
+        _field(
+            "top_logprobs",
+            pa.list_(pa.float32()),
+            "Their logprobs, in the same order.",
+            unit="nats",
+            nullable=True,
+        ),
     ]
 )
 
 # One row per contiguous run of tokens with one owner.
 SPANS = pa.schema(
     [
-        _field("conversation_id", pa.string()),
-        _field("branch", pa.int32()),
-        _field("message_index", pa.int32()),
-        _field("role", pa.string(), nullable=True),
-        _field("tool_name", pa.string(), nullable=True),
-        _field("source", pa.string()),
-        _field("is_content", pa.bool_()),
-        _field("is_sampled", pa.bool_(), nullable=True),
-        _field("start", pa.int32()),  # token positions, half-open
-        _field("stop", pa.int32()),
+        _CONVERSATION_ID,
+        _BRANCH,
+        _MESSAGE_INDEX,
+        _ROLE,
+        _TOOL_NAME,
+        _SOURCE,
+        _IS_CONTENT,
+        _IS_SAMPLED,
+        _field("start", pa.int32(), "Position of its first token.", unit="tokens"),
+        _field("stop", pa.int32(), "Position behind its last token.", unit="tokens"),
     ]
 )
 
 # One row per message of a conversation.
 MESSAGES = pa.schema(
     [
-        _field("conversation_id", pa.string()),
-        _field("branch", pa.int32()),
-        _field("message_index", pa.int32()),
-        _field("role", pa.string()),
-        _field("tool_name", pa.string(), nullable=True),
-        _field("start", pa.int32(), nullable=True),  # outer span, half-open; null without tokens
-        _field("stop", pa.int32(), nullable=True),
-        _field("n_tokens", pa.int32()),
-        _field("n_sampled", pa.int32(), nullable=True),  # null: cannot be told
-        _field("n_content", pa.int32()),
-        _field("n_dropped_characters", pa.int32()),  # body characters that the template left out
-        _field("n_control_tokens", pa.int32()),  # ids such as <|im_start|> that came from its content
-        _field("flags", pa.list_(pa.string())),  # control_tokens_in_content, no_stop_rendered, …
-        _field("unknown_reason", pa.string(), nullable=True),  # why is_sampled is null
+        _CONVERSATION_ID,
+        _BRANCH,
+        _field("message_index", pa.int32(), "Message in the conversation, from 0."),
+        _field("role", pa.string(), "Its role, as the record says."),
+        _TOOL_NAME,
+        _field(
+            "start",
+            pa.int32(),
+            "Position of its first token; null without tokens. Others' tokens may lie before stop.",
+            unit="tokens",
+            nullable=True,
+        ),
+        _field(
+            "stop", pa.int32(), "Position behind its last token; null without.", unit="tokens", nullable=True
+        ),
+        _field("n_tokens", pa.int32(), "Its tokens.", unit="tokens"),
+        _field(
+            "n_sampled",
+            pa.int32(),
+            "Those that a model generated; null where it cannot be told.",
+            unit="tokens",
+            nullable=True,
+        ),
+        _field("n_content", pa.int32(), "Those with text of its body.", unit="tokens"),
+        _field(
+            "n_dropped_characters",
+            pa.int32(),
+            "Characters of its body that the template left out.",
+            unit="characters",
+        ),
+        _field(
+            "n_control_tokens",
+            pa.int32(),
+            "Special ids such as <|im_start|> that came from its content.",
+            unit="tokens",
+        ),
+        _field("flags", pa.list_(pa.string()), "What is unusual about it, as attribution.md lists."),
+        _field("unknown_reason", pa.string(), "Why is_sampled is null; null where it is not.", nullable=True),
     ]
 )
 
 # One row per conversation or branch.
 CONVERSATIONS = pa.schema(
     [
-        _field("conversation_id", pa.string()),
-        _field("branch", pa.int32()),
-        _field("source_file", pa.string()),  # base name of the input
-        _field("source_line", pa.int64()),  # 1-based
-        _field("n_messages", pa.int32()),
-        _field("n_tokens", pa.int32()),
-        _field("n_sampled", pa.int32(), nullable=True),  # null: unknown for some message
-        _field("n_content", pa.int32()),
-        _field("n_no_message", pa.int32()),  # tokens of no message
-        _field("part", pa.int32()),
-        _field("first_row", pa.int64()),  # row of its first token in that part
-        _field("status", pa.string()),  # "ok", or what was done to it
-        _field("metadata", pa.string(), nullable=True),  # the record's metadata, as JSON
+        _CONVERSATION_ID,
+        _BRANCH,
+        _field("source_file", pa.string(), "Base name of the input."),
+        _field("source_line", pa.int64(), "Line of the record, from 1; in arrays and Parquet its number."),
+        _field("n_messages", pa.int32(), "Its messages.", unit="messages"),
+        _field("n_tokens", pa.int32(), "Its tokens.", unit="tokens"),
+        _field(
+            "n_sampled",
+            pa.int32(),
+            "Those that a model generated; null where some message is unknown.",
+            unit="tokens",
+            nullable=True,
+        ),
+        _field("n_content", pa.int32(), "Those with text of a message body.", unit="tokens"),
+        _field("n_no_message", pa.int32(), "Those of no message.", unit="tokens"),
+        _field("part", pa.int32(), "Part that holds its tokens."),
+        _field("first_row", pa.int64(), "Row of its first token in that part, from 0.", unit="rows"),
+        _field(
+            "status",
+            pa.string(),
+            "ok, or what was done to it, with commas: truncated_left, truncated_right, rendered_text, "
+            "unaligned, media, recorded_ids_unused.",
+        ),
+        _field("metadata", pa.string(), "The record's metadata as JSON; null without.", nullable=True),
     ]
 )
 
 # One row per id of the vocabulary.
 VOCABULARY = pa.schema(
     [
-        _field("token_id", pa.int32()),
-        _field("text", pa.string()),  # decoded alone; bytes that are no UTF-8 show as U+FFFD
-        _field("bytes", pa.binary(), nullable=True),  # null where the tokenizer does not tell
+        _field("token_id", pa.int32(), "Id in the vocabulary."),
+        _field("text", pa.string(), "Its text, decoded alone; bytes that are no UTF-8 show as U+FFFD."),
+        _field("bytes", pa.binary(), "Its bytes; null where the tokenizer does not tell.", nullable=True),
     ]
 )
 

@@ -78,6 +78,13 @@ def temporary_copy(write: Callable[[BinaryIO], None]) -> Path:
     return path
 
 
+def temporary_folder() -> Path:
+    """A new folder, deleted when the process ends."""
+    path = Path(tempfile.mkdtemp(prefix="tokscore-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
 def _decompressed(path: Path, name: str) -> Path:
     with path.open("rb") as handle:
         magic = handle.read(4)

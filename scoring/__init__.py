@@ -1,11 +1,13 @@
 """Tokens to log-probabilities.
 
-Nothing here imports torch, transformers or vLLM before an engine starts.
+`score` makes a score dataset of conversations or tokens, `load_scores` a frame of it. Nothing here imports
+torch, transformers or vLLM before an engine starts.
 """
 
 from tokscore.scoring.engine import ENGINES, Engine, SequenceScores, TokenSequence
+from tokscore.scoring.interface import load_scores, score
 from tokscore.scoring.load import EngineOptions, EngineSpec, load_engine, plan_engine
-from tokscore.scoring.run import ScoreSummary, score
+from tokscore.scoring.run import ScoreSummary
 from tokscore.scoring.selection import Selection, parse_selection
 from tokscore.scoring.shards import Shard, parse_shard
 
@@ -20,6 +22,7 @@ __all__ = [
     "Shard",
     "TokenSequence",
     "load_engine",
+    "load_scores",
     "parse_selection",
     "parse_shard",
     "plan_engine",

@@ -65,7 +65,13 @@ class Chosen(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One condition: passed where `found` is at most `limit`."""
+    """One condition: passed where `found` is at most `limit`.
+
+    Attributes:
+        name: Dotted name of a number, such as `noise_floor.max`.
+        found: The number.
+        limit: The most it may be.
+    """
 
     name: str
     found: float

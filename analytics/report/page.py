@@ -12,7 +12,7 @@ from string import Template
 
 from tokscore.analytics.report.packing import script_json
 
-_SCRIPTS = ("decode.js", "metrics.js", "strip.js", "panel.js", "charts.js", "main.js")
+_SCRIPTS = ("decode.js", "metrics.js", "strip.js", "picture.js", "panel.js", "charts.js", "main.js")
 _JSON = '<script type="application/json"{attributes}>{text}</script>\n'
 
 

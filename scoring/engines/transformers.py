@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -97,10 +98,7 @@ class TransformersEngine:
         """
         for batch in self.batches(sequences):
             with engine_errors(), torch.inference_mode():
-                scores = [
-                    self._score_rows(chunks, sequence)
-                    for chunks, sequence in zip(self.logits(batch), batch, strict=True)
-                ]
+                scores = self._score(batch)
             for sequence, one in zip(batch, scores, strict=True):
                 yield sequence.key, one
 
@@ -127,53 +125,72 @@ class TransformersEngine:
         Returns:
             For each sequence, blocks of [rows, vocab] of the model's type.
         """
+        states, to_logits = self._run(batch)
+        rows = chunk_rows or self.chunk_rows
+        return [
+            _blocks(states[row], _positions(sequence), rows, to_logits) for row, sequence in enumerate(batch)
+        ]
+
+    def _run(self, batch: list[TokenSequence]) -> tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]:
+        """What the model says at each position, [batch, tokens, width], and what makes logits of it."""
         padded = torch.zeros((len(batch), len(batch[0].token_ids)), dtype=torch.int64)
         mask = torch.zeros_like(padded)
         for row, sequence in enumerate(batch):
             length = len(sequence.token_ids)
             padded[row, :length] = torch.from_numpy(sequence.token_ids.astype(np.int64))
             mask[row, :length] = 1
-        to_logits = self._run(padded.to(self._device), mask.to(self._device), chunk_rows or self.chunk_rows)
-        return [to_logits(row, self._rows(sequence)) for row, sequence in enumerate(batch)]
-
-    def _rows(self, sequence: TokenSequence) -> torch.Tensor | slice:
-        """The positions whose logits are about wanted tokens."""
-        if sequence.wanted is None:
-            return slice(0, len(sequence.token_ids) - 1)
-        return torch.from_numpy(np.flatnonzero(sequence.wanted)).to(self._device)
-
-    def _run(
-        self, ids: torch.Tensor, mask: torch.Tensor, chunk_rows: int
-    ) -> Callable[[int, torch.Tensor | slice], Iterator[torch.Tensor]]:
-        """Run the model; the result gives the logits of some positions of a row, in chunks."""
-        arguments = {"input_ids": ids, "attention_mask": mask, "use_cache": False}
+        arguments = {
+            "input_ids": padded.to(self._device),
+            "attention_mask": mask.to(self._device),
+            "use_cache": False,
+        }
         if self.chunked:
-            hidden = self._model.base_model(**arguments).last_hidden_state
-            head = self._model.get_output_embeddings()
-            return lambda row, at: (head(chunk) for chunk in hidden[row, at].split(chunk_rows))
-        logits = self._model(**arguments).logits
-        return lambda row, at: iter(logits[row, at].split(chunk_rows))
+            return self._model.base_model(**arguments).last_hidden_state, self._model.get_output_embeddings()
+        return self._model(**arguments).logits, lambda logits: logits
 
-    def _score_rows(self, chunks: Iterator[torch.Tensor], sequence: TokenSequence) -> SequenceScores:
-        targets = torch.from_numpy(sequence.targets().astype(np.int64)).to(self._device)
-        ids = torch.split(targets, self.chunk_rows)
+    def _score(self, batch: list[TokenSequence]) -> list[SequenceScores]:
+        """Of each sequence; the rows of all of them go through the head together."""
+        states, to_logits = self._run(batch)
+        states = states.flatten(0, 1)
+        width = len(batch[0].token_ids)
+        positions = torch.cat([row * width + _positions(sequence) for row, sequence in enumerate(batch)])
+        targets = [sequence.targets().astype(np.int64) for sequence in batch]
+        realised = torch.from_numpy(np.concatenate(targets)).to(self._device)
+        blocks = _blocks(states, positions, self.chunk_rows, to_logits)
         parts = [
-            score_logits(logits, realised, self._top_k, self._temperature)
-            for logits, realised in zip(chunks, ids, strict=True)
+            score_logits(logits, token_ids, self._top_k, self._temperature)
+            for logits, token_ids in zip(blocks, torch.split(realised, self.chunk_rows), strict=True)
         ]
-        return SequenceScores(
-            logprobs=np.concatenate([part.logprobs for part in parts]),
-            ranks=np.concatenate([part.ranks for part in parts]),
-            top_ids=np.concatenate([part.top_ids for part in parts]),
-            top_logprobs=np.concatenate([part.top_logprobs for part in parts]),
-            entropy=np.concatenate([part.entropy for part in parts if part.entropy is not None]),
-        )
+        ends = np.cumsum([len(column) for column in targets])[:-1]
+        columns = [
+            np.split(np.concatenate([getattr(part, field.name) for part in parts]), ends)
+            for field in dataclasses.fields(SequenceScores)
+        ]
+        return [SequenceScores(*rows) for rows in zip(*columns, strict=True)]
 
     def close(self) -> None:
         """Free the model."""
         self._model = None
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def _blocks(
+    states: torch.Tensor,
+    positions: torch.Tensor,
+    n_rows: int,
+    to_logits: Callable[[torch.Tensor], torch.Tensor],
+) -> Iterator[torch.Tensor]:
+    """Logits at some positions of [positions, width], `n_rows` at a time."""
+    for at in torch.split(positions, n_rows):
+        yield to_logits(states[at])
+
+
+def _positions(sequence: TokenSequence) -> torch.Tensor:
+    """The positions whose logits are about wanted tokens, int64 [rows], on the CPU."""
+    if sequence.wanted is None:
+        return torch.arange(len(sequence.token_ids) - 1)
+    return torch.from_numpy(np.flatnonzero(sequence.wanted))
 
 
 def score_logits(

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from tokscore.analytics import Comparison, GroupBy, diff
+from tokscore.analytics import Comparison, GroupBy
+from tokscore.analytics import diff_report as diff
 from tokscore.rendering.errors import InputError, UsageError
 from tokscore.rendering.tables import DatasetKind
 

@@ -16,7 +16,8 @@ import pytest
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
-from tokscore.analytics import breaches, diff, mismatch, parse_gate, parse_group_by
+from tokscore.analytics import breaches, mismatch, parse_gate, parse_group_by
+from tokscore.analytics import diff_report as diff
 from tokscore.analytics.off_policy import effective_sample_size
 from tokscore.cli.main import app
 from tokscore.rendering.errors import InputError, UsageError

@@ -12,10 +12,12 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from tokscore.analytics import TopK, diff, topk_divergences
+from tokscore.analytics import TopK, topk_divergences
+from tokscore.analytics import diff_report as diff
 from tokscore.analytics.exact import exact_report, write_exact
 from tokscore.rendering import ConversationError, open_source
-from tokscore.scoring import TokenSequence, load_engine, plan_engine, score
+from tokscore.scoring import TokenSequence, load_engine, plan_engine
+from tokscore.scoring.run import score
 
 torch = pytest.importorskip("torch")
 from tokscore.scoring.exact import ExactTokens, ModelPair, exact_divergences  # noqa: E402 (needs torch)

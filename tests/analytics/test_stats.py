@@ -12,7 +12,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from tokscore.analytics import GroupBy, stats
+from tokscore.analytics import GroupBy
+from tokscore.analytics import stats_report as stats
 from tokscore.rendering.errors import InputError
 from tokscore.rendering.tables import DatasetKind
 

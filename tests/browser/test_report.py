@@ -316,6 +316,54 @@ def test_charts_are_saved_as_png(page: Any) -> None:
     assert page.errors() == []
 
 
+PIXELS = """
+const done = arguments[arguments.length - 1];
+const image = new Image();
+image.onload = () => {
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [image.width, image.height];
+  const pen = canvas.getContext("2d");
+  pen.drawImage(image, 0, 0);
+  const at = ([x, y]) => [...pen.getImageData(x, y, 1, 1).data].slice(0, 3).join(", ");
+  const rows = [...Array(image.height).keys()].map((y) => pen.getImageData(0, y, image.width, 1).data);
+  const inked = rows.filter((row) => row.some((value, i) => value !== row[i % 4])).length;
+  done([image.width, image.height, arguments[1].map(at), inked]);
+};
+image.src = `data:image/png;base64,${arguments[0]}`;
+"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_visible_tokens_are_saved_as_png(page: Any, report: Path, theme: str) -> None:
+    page.open(report, f"{HOSTILE}&theme={theme}")
+    # Two pixels in from the left edge of a token, where its colour shows and its text does not.
+    tokens = page.run(
+        "const f = document.getElementById('strip').getBoundingClientRect();"
+        "return [...document.querySelectorAll('#strip .t')].map((t) => {"
+        "  const r = t.getBoundingClientRect(), c = getComputedStyle(t).backgroundColor;"
+        "  return [r.left - f.left, (r.top + r.bottom) / 2 - f.top, c];"
+        "}).filter(([, , c]) => c.startsWith('rgb('))"
+    )
+    assert tokens
+    width, height = page.run(
+        "const s = document.getElementById('strip'); return [s.offsetWidth, s.offsetHeight]"
+    )
+    page.click("tokens-png")
+    path = downloaded(page.downloads, "hostile_*.png")
+    picture = path.read_bytes()
+    path.unlink()  # the other theme's has the same name
+    assert picture.startswith(b"\x89PNG")
+    assert page.errors() == []
+    page.driver.get("about:blank")
+    places = [[round(2 * (12 + x) + 1), round(2 * (12 + 2 * 20 + y))] for x, y, _ in tokens]
+    encoded = base64.b64encode(picture).decode()
+    found = page.driver.execute_async_script(PIXELS, encoded, places)
+    assert found[0] == pytest.approx(2 * (width + 24), abs=2)
+    assert found[1] == pytest.approx(2 * (height + 64), abs=2)
+    assert found[2] == [colour[len("rgb(") : -1] for _, _, colour in tokens]
+    assert found[3] > 40  # rows with text: more than a blank picture's
+
+
 def test_print_shows_the_conversation_without_controls(page: Any, report: Path) -> None:
     page.open(report, "#c=long&b=0")
     page.command("Emulation.setEmulatedMedia", media="print")

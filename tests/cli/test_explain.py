@@ -17,10 +17,11 @@ from tokscore.cli.explain import print_explanation
 from tokscore.cli.options import By, Format
 from tokscore.cli.render import print_summary
 from tokscore.cli.stats import print_stats
-from tokscore.rendering import ChatTokenizer, Renderer, open_source, render
+from tokscore.rendering import ChatTokenizer, Renderer, open_source
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.explanation import explain
 from tokscore.rendering.plan import plan_files
+from tokscore.rendering.run import render
 from tokscore.rendering.source import ConversationSource
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

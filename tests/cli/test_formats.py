@@ -12,15 +12,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tokscore.rendering import ConversationError, open_source, render
+from tokscore.rendering import ConversationError, open_source
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.drift import Drift, NotRecorded, drift
 from tokscore.rendering.formats import FORMATS, load_format
 from tokscore.rendering.formats.tokens import tokens_record
 from tokscore.rendering.rendered import RenderedConversation
-from tokscore.rendering.run import OnError
+from tokscore.rendering.run import OnError, render
 from tokscore.rendering.source import ConversationSource
-from tokscore.scoring import plan_engine, score
+from tokscore.scoring import plan_engine
+from tokscore.scoring.run import score
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Write = Callable[..., Path]

@@ -133,7 +133,7 @@ def test_wheels_hold_every_module_of_the_rooms_and_nothing_else(wheel: Path, whe
 def test_wheels_hold_what_the_html_report_is_made_of(wheel: Path, wheel_from_sdist: Path) -> None:
     folder = Path("analytics/report/assets")
     assets = {f"tokscore/{folder / path.name}" for path in (ROOT / folder).iterdir()}
-    assert len(assets) == 8
+    assert len(assets) == 9
     for archive in (wheel, wheel_from_sdist):
         assert assets <= set(zipfile.ZipFile(archive).namelist())
 

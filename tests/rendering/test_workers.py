@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tokscore.rendering import ConversationError, open_source, render
-from tokscore.rendering.run import OnError
+from tokscore.rendering import ConversationError, open_source
+from tokscore.rendering.run import OnError, render
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from transformers import AutoTokenizer, LlamaForCausalLM  # noqa: F401 (so that 
 import tokscore.rendering.renderer
 import tokscore.scoring.engines.transformers  # noqa: F401 (likewise)
 from tokscore.rendering.source import open_source
-from tokscore.scoring import plan_engine, score
+from tokscore.scoring import plan_engine
+from tokscore.scoring.run import score
 
 PART_BYTES = 1_500
 

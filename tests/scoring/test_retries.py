@@ -12,8 +12,9 @@ import pytest
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.errors import ConversationError, EngineError
 from tokscore.rendering.run import OnError
-from tokscore.scoring import EngineSpec, SequenceScores, TokenSequence, plan_engine, score
+from tokscore.scoring import EngineSpec, SequenceScores, TokenSequence, plan_engine
 from tokscore.scoring.retries import MAX_FAILURES
+from tokscore.scoring.run import score
 
 from .samples import MemorySource, random_ids
 

@@ -17,7 +17,8 @@ from tokscore.rendering.manifest import read_manifest
 from tokscore.rendering.run import OnError
 from tokscore.rendering.source import open_source
 from tokscore.rendering.tables import SCORES, DatasetKind
-from tokscore.scoring import EngineSpec, SequenceScores, TokenSequence, plan_engine, score
+from tokscore.scoring import EngineSpec, SequenceScores, TokenSequence, plan_engine
+from tokscore.scoring.run import score
 
 from .samples import MAX_LENGTH, VOCAB_SIZE, MemorySource, random_ids
 

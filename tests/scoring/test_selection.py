@@ -6,11 +6,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tokscore.analytics import stats
+from tokscore.analytics import stats_report as stats
 from tokscore.rendering.errors import UsageError
 from tokscore.rendering.manifest import read_manifest
 from tokscore.rendering.rendered import MessageFacts, RenderedTokens
-from tokscore.scoring import parse_selection, parse_shard, plan_engine, score
+from tokscore.scoring import parse_selection, parse_shard, plan_engine
+from tokscore.scoring.run import score
 
 from .samples import MemorySource, random_ids
 

@@ -14,7 +14,8 @@ from tokscore.rendering.errors import InputError
 from tokscore.rendering.manifest import read_manifest
 from tokscore.rendering.run import OnError
 from tokscore.rendering.tables import DatasetKind
-from tokscore.scoring import EngineOptions, EngineSpec, Shard, plan_engine, score
+from tokscore.scoring import EngineOptions, EngineSpec, Shard, plan_engine
+from tokscore.scoring.run import score
 
 from .samples import MemorySource, random_ids
 

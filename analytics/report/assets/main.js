@@ -168,14 +168,16 @@ function letGo() {
 
 // --- export
 
-function save(name, text) {
+function save(name, blob) {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  link.href = URL.createObjectURL(blob);
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
+const saveCsv = (name, text) => save(name, new Blob([text], { type: "text/csv" }));
+const fileName = (suffix) => `${opened.id.replace(/[^\w.-]+/g, "_")}.${suffix}`;
 const csvLine = (cells) => cells.map((cell) => (/[",\r\n]/.test(cell) ? `"${String(cell).replaceAll('"', '""')}"` : cell)).join(",");
 
 function tokensCsv() {
@@ -240,7 +242,12 @@ $("metric").addEventListener("change", () => {
 $("next-token").addEventListener("click", () => divergent(1));
 $("previous-token").addEventListener("click", () => divergent(-1));
 $("find").addEventListener("keydown", (event) => event.key === "Enter" && findText($("find").value));
-$("tokens-csv").addEventListener("click", () => opened && save(`${opened.id.replace(/[^\w.-]+/g, "_")}.csv`, tokensCsv()));
+$("tokens-csv").addEventListener("click", () => opened && saveCsv(fileName("csv"), tokensCsv()));
+$("tokens-png").addEventListener("click", () => {
+  if (!opened) return;
+  const texts = [$("conversation-heading").textContent, $("legend").textContent];
+  pictureOf($("strip"), texts).toBlob((blob) => save(fileName("png"), blob), "image/png");
+});
 $("theme").addEventListener("click", () => {
   setTheme(state.theme === "dark" ? "light" : "dark");
   saveState();
@@ -248,7 +255,7 @@ $("theme").addEventListener("click", () => {
 document.querySelectorAll("button[data-table]").forEach((button) => {
   button.addEventListener("click", () => {
     const rows = [...$(button.dataset.table).rows].map((row) => csvLine([...row.cells].map((cell) => cell.textContent)));
-    save(`${button.dataset.table}.csv`, `${rows.join("\n")}\n`);
+    saveCsv(`${button.dataset.table}.csv`, `${rows.join("\n")}\n`);
   });
 });
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tokscore.analytics import diff, stats
+from tokscore.analytics import diff_report as diff
+from tokscore.analytics import stats_report as stats
 from tokscore.analytics.report.grouping import Grouping, groups_of
 from tokscore.analytics.report.keeping import Keeping
 from tokscore.analytics.report.messages import message_rows

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tokscore.analytics import diff
+from tokscore.analytics import diff_report as diff
 from tokscore.analytics.report import write_diff_report, write_stats_report
 from tokscore.rendering.errors import UsageError
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tokscore.rendering import open_source, render
+from tokscore.rendering import open_source
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.formats.openai_batch import FORMAT as BATCH
 from tokscore.rendering.formats.openai_batch import IDS_UNUSED_STATUS
-from tokscore.rendering.run import OnError
+from tokscore.rendering.run import OnError, render
 from tokscore.rendering.traces import Usage
 
 from .message_records import ADD, batch, changed, failure, metadata, records, said, trace

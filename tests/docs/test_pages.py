@@ -1,0 +1,231 @@
+"""The documentation says what the code does: written pages are current, and nothing is left out."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tokscore.cli.engine_options import EnginePathChoice
+from tokscore.cli.main import app
+from tokscore.cli.selfcheck import _document
+from tokscore.rendering import sampled
+from tokscore.rendering.drift import DriftKind
+from tokscore.rendering.formats import FORMATS
+from tokscore.rendering.formats.openai_batch import IDS_UNUSED_STATUS
+from tokscore.rendering.manifest import SETTINGS, ModelIdentity, read_manifest
+from tokscore.rendering.policies import Policy
+from tokscore.rendering.recorded import _NOT_RECORDED, MEDIA_STATUS, TEXT_STATUS, UNALIGNED_STATUS
+from tokscore.rendering.rendered import MessageFlag
+from tokscore.scoring import ENGINES
+from tokscore.scoring.agreement import Agreement
+from tokscore.scoring.selfcheck import Chosen, Line, NoiseFloor, SelfCheck
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[dict[str, ModuleType]]:
+    """The modules in docs/."""
+    names = ("page_text", "column_page", "command_pages", "generate")
+    sys.path.insert(0, str(DOCS))
+    try:
+        yield {name: importlib.import_module(name) for name in names}
+    finally:
+        sys.path.remove(str(DOCS))
+
+
+def test_the_written_pages_are_those_in_docs(
+    scripts: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")  # they do not depend on the terminal
+    pages = scripts["generate"].pages()
+    assert {f"commands/{path.name}" for path in (DOCS / "commands").iterdir()} | {"columns.md"} == set(pages)
+    old = [name for name, text in pages.items() if (DOCS / name).read_text(encoding="utf-8") != text]
+    assert not old, f"{old} are not what the code says; run `python docs/generate.py` to update them"
+
+
+def test_an_option_without_help_is_refused(
+    scripts: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undocumented = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+    @undocumented.command("count", epilog="Examples:\n\n\b\n  tokscore count\n")
+    def count(limit: int = 3) -> None:
+        """Count."""
+
+    @undocumented.callback()
+    def main() -> None:
+        """Several commands."""
+
+    monkeypatch.setattr(scripts["command_pages"], "app", undocumented)
+    with pytest.raises(scripts["page_text"].UndocumentedError, match="--limit"):
+        scripts["command_pages"].command_page("count")
+
+
+@pytest.mark.parametrize("metadata", [None, {"description": ""}, {"description": "How far."}])
+def test_a_column_without_description_or_unit_is_refused(
+    scripts: dict[str, ModuleType], metadata: dict[str, str] | None
+) -> None:
+    schema = pa.schema([pa.field("distance", pa.float32(), metadata=metadata)])
+    with pytest.raises(scripts["page_text"].UndocumentedError, match="distance"):
+        list(scripts["column_page"]._schema(schema))
+
+
+def test_a_field_that_a_docstring_leaves_out_is_refused(scripts: dict[str, ModuleType]) -> None:
+    class Counts(NamedTuple):
+        """Counts.
+
+        Attributes:
+            n_tokens: Of all.
+        """
+
+        n_tokens: int
+        n_other: int
+
+    with pytest.raises(scripts["page_text"].UndocumentedError, match="n_other"):
+        list(scripts["column_page"]._described(Counts))
+
+
+@pytest.fixture(scope="module")
+def documented(scripts: dict[str, ModuleType]) -> dict[str, set[str]]:
+    """Names in docs/columns.md by table."""
+    return {title: {row.name for row in rows} for title, _, rows in scripts["column_page"].sections()}
+
+
+def test_what_diff_writes_is_documented(
+    tiny_scores: Path, documented: dict[str, set[str]], tmp_path: Path
+) -> None:
+    options = ["--alpha", "0.25", "--alpha", "0.5", "--sampled-by", "student", "-o", str(tmp_path)]
+    result = CliRunner().invoke(app, ["diff", str(tiny_scores), str(tiny_scores), *options])
+    assert result.exit_code == 0, result.output
+    measures = r"^confidence\.(?:(?!\.(?:lower|upper|p_value|adjusted_p_value|n_conversations)$).)+"
+    for file, title in (("tokens", "tokens.parquet of diff"), ("groups", "groups.parquet of diff")):
+        names = {re.sub(r"0\.2?5", "A", name) for name in pq.read_schema(tmp_path / f"{file}.parquet").names}
+        names = {re.sub(measures, "confidence.MEASURE", name) for name in names}
+        assert names - {"role"} == documented[title] - {"role"}
+
+
+def test_every_field_of_a_dataset_is_documented_in_its_files(
+    tiny_scores: Path, documented: dict[str, set[str]]
+) -> None:
+    for folder in ("scores", "spans", "messages", "conversations"):
+        schema = pq.read_schema(tiny_scores / folder / "part-00000.parquet")
+        assert all(field.metadata[b"description"] for field in schema)
+        shared = documented["tokens/part-*.parquet"] if folder == "scores" else set()
+        assert set(schema.names) == documented[f"{folder}/part-*.parquet"] | shared
+
+
+def test_the_keys_of_a_manifest_are_documented(tiny_scores: Path, documented: dict[str, set[str]]) -> None:
+    manifest = read_manifest(tiny_scores)
+    # Templates that print the date have one more.
+    assert set(SETTINGS) - set(manifest.settings) == {"template_time"}
+    assert set(manifest.settings) <= set(SETTINGS)
+    keys = set(json.loads(manifest.to_json()))
+    assert keys == {name for name in documented["manifest.json"] if "." not in name}
+
+
+def test_the_keys_of_a_selfcheck_are_documented() -> None:
+    agreement = Agreement(2, *[0.0] * 8)
+    identity = ModelIdentity("model", None, None, 3, "float32", "vllm", "0")
+    floor = NoiseFloor(0.0, 0.0, 0.0, agreement, agreement)
+    found = SelfCheck(identity, identity, {}, 1, agreement, floor, True, [Line("max", 0.0, 1.0)])
+    document = _document(found, Chosen([], [], 0, 0), 20, 1.0)
+    keys = {*document, *document["reference"], *agreement._asdict(), *floor._asdict(), *document["lines"][0]}
+    page = (DOCS / "selfcheck.md").read_text(encoding="utf-8")
+    assert not {key for key in keys if f"`{key}`" not in page}
+
+
+def _links(page: Path) -> list[str]:
+    text = _CODE.sub("", page.read_text(encoding="utf-8"))
+    return [link for link in _LINK.findall(text) if "://" not in link]
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in _links(page):
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        assert target.exists(), f"{page.name} links to {link}"
+        assert not anchor or anchor in _anchors(target), f"{page.name} links to {link}"
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    linked = {(ROOT / link.partition("#")[0]).resolve() for link in _links(ROOT / "README.md")}
+    assert {page.relative_to(ROOT) for page in PAGES[1:] if page not in linked} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_commands_on_a_page_have_those_options(page: Path, scripts: dict[str, ModuleType]) -> None:
+    commands = scripts["command_pages"]._group().commands
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    for line in re.findall(r"(?:^ {4}|^|`)(tokscore [^`\n]*)", text, re.MULTILINE):
+        words = line.split("#")[0].split()
+        if len(words) < 2 or words[1] not in commands:
+            continue
+        known = {name for each in commands[words[1]].params for name in each.opts} | {"--help"}
+        used = {word.partition("=")[0] for word in words[2:] if re.match(r"--?[a-z]", word)}
+        assert used <= known, line
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("attribution.md", [*MessageFlag, *Policy]),
+        (
+            "formats.md",
+            [*FORMATS, *DriftKind, MEDIA_STATUS, UNALIGNED_STATUS, TEXT_STATUS, IDS_UNUSED_STATUS],
+        ),
+        ("scoring.md", [*ENGINES, *EnginePathChoice]),
+    ],
+)
+def test_a_page_names_every_value_of_what_it_explains(page: str, names: list[str]) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    assert not {str(name) for name in names if f"`{name}`" not in text}
+
+
+def test_every_reason_for_unknown_tokens_is_explained() -> None:
+    reasons = [value for name, value in vars(sampled).items() if name.isupper() and isinstance(value, str)]
+    assert len(reasons) == 5
+    text = (DOCS / "attribution.md").read_text(encoding="utf-8")
+    assert not {reason for reason in [*reasons, _NOT_RECORDED] if f"| {reason} |" not in text}
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("command", ["render", "drift"])
+def test_the_readme_shows_what_the_commands_print(
+    command: str, tokscore: Run, teacher_model: Path, tmp_path: Path
+) -> None:
+    """The examples that need no scores; shortened outputs, so every line has to be in the whole one."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.search(
+        rf"^ {{4}}tokscore ({command} [^\n]*)\n\n```\n(.*?)^```", readme, re.DOTALL | re.MULTILINE
+    )
+    assert found is not None
+    places = {"MODEL": str(teacher_model), "tokens": str(tmp_path / "tokens")}
+    finished = tokscore(*(places.get(word, word) for word in found[1].split()), cwd=ROOT)
+    assert finished.returncode == 0, finished.stderr
+    printed = {line.strip() for line in finished.stdout.splitlines()}
+    assert {line.strip() for line in found[2].splitlines()} <= printed
