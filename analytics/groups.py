@@ -27,12 +27,16 @@ class GroupBy(StrEnum):
 
     ROLE = "role"
     MESSAGE_INDEX = "message_index"
+    BRANCH = "branch"
     SOURCE = "source"
     IS_CONTENT = "is_content"
     IS_SAMPLED = "is_sampled"
     POSITION = "position"
     CONVERSATION_ID = "conversation_id"
 
+
+# What the messages table has too: groups of these are sets of messages.
+MESSAGE_COLUMNS = frozenset({GroupBy.ROLE, GroupBy.MESSAGE_INDEX, GroupBy.BRANCH})
 
 # A group of these is no larger than a conversation or than the number of conversations.
 _NARROW = frozenset({GroupBy.POSITION, GroupBy.CONVERSATION_ID})
@@ -157,7 +161,7 @@ def message_counts_by(dataset: Dataset, by: Grouping) -> dict[GroupKey, int]:
     """Number of messages in each group, rendered or not; empty where a group is no set of messages."""
     import polars as pl
 
-    if not {*by.names} <= {GroupBy.ROLE, GroupBy.MESSAGE_INDEX}:
+    if not {*by.names} <= MESSAGE_COLUMNS:
         return {}
     messages = pl.scan_parquet(dataset.files("messages"))
     counts = messages.group_by(by.names).agg(pl.len()).collect(engine="streaming")

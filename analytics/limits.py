@@ -54,7 +54,7 @@ class LimitRow:
     def to_dict(self) -> dict[str, object]:
         """For JSON and CSV; null where it cannot be told."""
         stop = self.stop
-        counts = (None, None, None) if stop is None else stop.counts
+        counts = (None, None, None) if stop is None or stop.counts is None else stop.counts
         return {
             "conversation": self.conversation,
             "turn": None if stop is None else stop.turn,

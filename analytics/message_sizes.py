@@ -9,7 +9,7 @@ from typing import NamedTuple
 import polars as pl
 import pyarrow.parquet as pq
 
-from tokscore.analytics.groups import GroupBy, Grouping, GroupKey
+from tokscore.analytics.groups import MESSAGE_COLUMNS, Grouping, GroupKey
 from tokscore.rendering.dataset import Dataset
 
 
@@ -33,7 +33,7 @@ class MessageSizes(NamedTuple):
 
 def message_sizes(dataset: Dataset, by: Grouping) -> tuple[dict[GroupKey, MessageSizes], MessageSizes | None]:
     """The sizes of every group and of all messages; none where a group is no set of messages."""
-    if not {*by.names} <= {GroupBy.ROLE, GroupBy.MESSAGE_INDEX}:
+    if not {*by.names} <= MESSAGE_COLUMNS:
         return {}, None
     messages = pl.scan_parquet(dataset.files("messages"))
     size = pl.col("n_tokens")
@@ -62,3 +62,10 @@ def spans(dataset: Path | str) -> Iterator[dict[str, object]]:
             for batch in file.iter_batches():
                 for row in batch.to_pylist():
                     yield {**row, "n_tokens": row["stop"] - row["start"]}
+
+
+def n_branching(dataset: Path | str) -> int:
+    """How many conversations of a dataset have several branches."""
+    conversations = pl.scan_parquet(Dataset(Path(dataset)).files("conversations"))
+    ids = conversations.filter(pl.col("branch") > 0).select(pl.col("conversation_id").n_unique())
+    return int(ids.collect().item())

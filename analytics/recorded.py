@@ -70,8 +70,11 @@ class RecordedInput:
         self.input_format = self._records.format.name
         self.failures: list[FailedConversation] = []
 
-    def traces(self) -> Iterator[tuple[str, Trace]]:
+    def traces(self, *, with_counts: bool = True) -> Iterator[tuple[str, Trace]]:
         """The trajectories that can be counted.
+
+        Args:
+            with_counts: Without, also those of which only the turns can be counted.
 
         Raises:
             InputError: There is none; with the first failure.
@@ -80,7 +83,8 @@ class RecordedInput:
         for record in self._records.traces():
             if isinstance(record, TraceRecord):
                 try:
-                    trace_counts(record.trace)
+                    if with_counts:
+                        trace_counts(record.trace)
                 except ConversationError as error:
                     self.failures.append(failure_at(record.line, record.name, error))
                     continue
@@ -89,9 +93,11 @@ class RecordedInput:
             else:
                 self.failures.append(record)
         if not n_counted:
+            first = self.failures[0].error()
+            if len(self.failures) == 1:
+                raise InputError(f"the only record could not be counted: {first}")
             raise InputError(
-                f"none of the {len(self.failures):,} records could be counted. The first: "
-                f"{self.failures[0].error()}"
+                f"none of the {len(self.failures):,} records could be counted. The first: {first}"
             )
 
     def counts(self) -> RecordedCounts:
@@ -127,7 +133,7 @@ class RecordedInput:
         Raises:
             InputError: None can be counted.
         """
-        report = limit_traces(self.traces(), limits, count=count)
+        report = limit_traces(self.traces(with_counts=not limits.are_of_turns), limits, count=count)
         return LimitReport(
             report.limits, report.count, report.rows, report.n_conversations, len(self.failures)
         )

@@ -150,11 +150,11 @@ def diff(
             compare_models.print_exact(whole, form)
     for n, name in ((report.n_only_teacher, teacher), (report.n_only_student, student)):
         if n:
-            note(f"warning: {n:,} conversations are only in {name} and were left out.")
+            note(f"warning: only in {name}, and left out: {counted(n, 'conversation')}.")
     _note_skipped(report.skipped)
     unscored = f", {report.total.n_unscored:,} without a logprob" if report.total.n_unscored else ""
     conversations = counted(report.n_conversations, "conversation")
-    note(f"{conversations}, {report.total.n_tokens:,} tokens compared{unscored}")
+    note(f"{conversations}, {counted(report.total.n_tokens, 'token')} compared{unscored}")
     if out is not None:
         note(f"wrote {out}")
     if html is not None:
@@ -178,7 +178,7 @@ def _print_recorded(scores: Path, by: Sequence[str], on_error: OnErrorChoice, fo
     _note_skipped(report.skipped)
     conversations = counted(report.n_conversations, "conversation")
     without = f", {report.total.n_unrecorded:,} without both" if report.total.n_unrecorded else ""
-    note(f"{conversations}, {report.total.n_tokens:,} tokens with both logprobs{without}")
+    note(f"{conversations}, {counted(report.total.n_tokens, 'token')} with both logprobs{without}")
 
 
 def _note_skipped(skipped: Sequence[Skipped]) -> None:

@@ -101,7 +101,7 @@ def drift(
     if not n_same and not n_truncated and not found:
         raise InputError(
             f"no conversation of {', '.join(Path(name).name for name in inputs)} could be compared: "
-            f"{n_not_recorded:,} have no recorded token ids, {n_failed:,} could not be read.\n"
+            f"{n_not_recorded:,} without recorded token ids, {n_failed:,} that could not be read.\n"
             "tokscore formats lists the formats that carry ids."
         )
     rows = [{**item._asdict(), "kind": str(item.kind)} for item in found]
@@ -135,5 +135,5 @@ def drift(
     note(
         f"of {counted(n_same + n_truncated + len(found), 'recorded sequence')}, {n_same:,} rendered to the "
         f"same ids, {n_truncated:,} up to where the answer was cut, and {len(found):,} did not; "
-        f"{n_not_recorded:,} had no ids."
+        f"{n_not_recorded:,} had no ids or no text."
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tokscore.cli.options import Format
-from tokscore.cli.output import Column, note, print_json, print_rows
+from tokscore.cli.output import Column, counted, note, print_json, print_rows
 from tokscore.cli.visible import BETWEEN, visible
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ _LEGEND = (
 _COLUMNS = tuple(
     Column(name, name)
     for name in (
+        "branch",
         "position",
         "token_id",
         "text",
@@ -38,20 +39,32 @@ _COLUMNS = tuple(
 )
 
 
-def print_explanation(explanation: Explanation, form: Format) -> None:
-    """Print every token of a conversation with its owner."""
+def print_explanation(branches: Sequence[Explanation], form: Format) -> None:
+    """Print every token of a conversation with its owner, one branch after the other."""
     if form is Format.TABLE:
-        _print_tokens(explanation)
+        for i, explanation in enumerate(branches):
+            if i:
+                print()
+            _print_tokens(explanation, len(branches))
+        note(_LEGEND)
         return
-    rows = list(_token_rows(explanation))
+    rows = [row for explanation in branches for row in _token_rows(explanation)]
     if form is Format.CSV:
         print_rows(_COLUMNS, rows, form)
         return
     print_json(
         {
-            "conversation_id": explanation.conversation_id,
-            "status": explanation.status,
-            "messages": [message._asdict() for message in explanation.tokens.messages],
+            "conversation_id": branches[0].conversation_id,
+            "status": ",".join(dict.fromkeys(explanation.status for explanation in branches)),
+            "branches": [
+                {"branch": each.branch, "status": each.status, "n_tokens": len(each.tokens)}
+                for each in branches
+            ],
+            "messages": [
+                {"branch": explanation.branch, **message._asdict()}
+                for explanation in branches
+                for message in explanation.tokens.messages
+            ],
             "tokens": rows,
         }
     )
@@ -62,6 +75,7 @@ def _token_rows(explanation: Explanation) -> Iterator[dict[str, int | str | bool
     for i, text in enumerate(explanation.texts):
         message = int(tokens.message_indices[i])
         yield {
+            "branch": explanation.branch,
             "position": i,
             "token_id": int(tokens.token_ids[i]),
             "text": text,
@@ -107,16 +121,18 @@ def _lines(explanation: Explanation) -> Iterator[_Line]:
             start = stop
 
 
-def _print_tokens(explanation: Explanation) -> None:
+def _print_tokens(explanation: Explanation, n_branches: int) -> None:
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False, soft_wrap=True, markup=False, file=sys.stdout)
     tokens = explanation.tokens
+    branch = f" branch {explanation.branch} of {n_branches}" if n_branches > 1 else ""
     console.print(
         Text(
-            f"{explanation.conversation_id}  {explanation.source_file}:{explanation.source_line}  "
-            f"{len(tokens):,} tokens, {int((tokens.sampled_mask == 1).sum()):,} sampled, "
+            f"{explanation.conversation_id}{branch}  "
+            f"{explanation.source_file}:{explanation.source_line}  {counted(len(tokens), 'token')}, "
+            f"{int((tokens.sampled_mask == 1).sum()):,} sampled, "
             f"{int(tokens.is_content.sum()):,} content, status {explanation.status}",
             style="bold",
         )
@@ -137,7 +153,6 @@ def _print_tokens(explanation: Explanation) -> None:
         if index not in seen:
             for text in _heading(explanation, index, facts, continued=False):
                 console.print(text)
-    note(_LEGEND)
 
 
 def _heading(
@@ -155,7 +170,7 @@ def _heading(
         yield Text(f"message {message}  {facts.role}{name}, continued", style=style)
         return
     mine = explanation.tokens.message_indices == message
-    parts = [f"{int(mine.sum()):,} tokens"]
+    parts = [counted(int(mine.sum()), "token")]
     if facts.unknown_reason is None:
         parts.append(f"{int((explanation.tokens.sampled_mask[mine] == 1).sum()):,} sampled")
     parts.append(f"{int(explanation.tokens.is_content[mine].sum()):,} content")
@@ -165,7 +180,9 @@ def _heading(
     if facts.unknown_reason is not None:
         yield Text(f"        sampled unknown: {facts.unknown_reason}", style="bold")
     if facts.n_dropped_characters:
-        yield Text(f"        dropped: {facts.n_dropped_characters:,} characters of its text", style="bold")
+        yield Text(
+            f"        dropped: {counted(facts.n_dropped_characters, 'character')} of its text", style="bold"
+        )
 
 
 def _style(facts: MessageFacts | None) -> str:

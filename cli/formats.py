@@ -21,9 +21,10 @@ COLUMNS = (
 
 
 def formats(form: options.FormatOption = Format.TABLE) -> None:
-    """List the formats of trajectories that render, logprobs and drift read.
+    """List the formats of trajectories that render, logprobs, drift and stats read.
 
-    The first record of an input tells its format; --input-format overrides that.
+    The first record of an input tells its format; --input-format overrides that. The examples are records as
+    they stand; token ids in them are those of SmolLM2.
     """
     from tokscore.rendering.formats import FORMATS, load_format
 

@@ -87,7 +87,7 @@ def note_outcome(out: Path, n_failed: int, n_parts_skipped: int, n_parts: int) -
     if n_parts_skipped == n_parts:
         note(f"{out} was complete already, there was nothing to do.")
     elif n_parts_skipped:
-        note(f"{n_parts_skipped} of {n_parts} parts were done already.")
+        note(f"{n_parts_skipped:,} of {n_parts:,} parts were done already.")
     if n_failed:
         note(f"{counted(n_failed, 'conversation')} failed, listed in {out / 'errors'}.")
 
@@ -137,13 +137,13 @@ def print_plan(
         costs = {} if cost is None else cost(size)._asdict()
         print_json({"inputs": rows, **size._asdict(), **costs})
     else:
-        print_rows(columns, rows, form, title=f"Plan: {source.n_conversations:,} conversations")
+        print_rows(columns, rows, form, title=f"Plan: {counted(source.n_conversations, 'conversation')}")
         about = "" if size.is_exact else "about "
         ratio = size.n_logical_tokens / max(size.n_unique_tokens, 1)
         note(
             f"{about}{counted(size.n_logical_tokens, 'token')} in {counted(size.n_sequences, 'sequence')}, "
             f"{size.n_unique_tokens:,} of them unique ({ratio:.2f} to 1)"
-            + (f"; {size.n_failed:,} records cannot be used." if size.n_failed else ".")
+            + (f"; {counted(size.n_failed, 'record')} cannot be used." if size.n_failed else ".")
         )
         if not size.is_exact:
             note(f"estimated from {counted(size.n_read, 'sequence')}; --exact-plan reads all.")

@@ -50,6 +50,7 @@ class GroupBy(StrEnum):
 
     ROLE = "role"
     MESSAGE_INDEX = "message_index"
+    BRANCH = "branch"
     SOURCE = "source"
     IS_CONTENT = "is_content"
     IS_SAMPLED = "is_sampled"
@@ -112,14 +113,16 @@ Inputs = Annotated[
     list[str],
     typer.Argument(
         metavar="INPUT",
-        help="JSONL files of conversations, patterns such as 'rollouts/*.jsonl', or - for standard input.",
+        help="Files of conversations (JSON Lines, a JSON array or Parquet, in any of tokscore formats), "
+        "patterns such as 'rollouts/*.jsonl', or - for standard input.",
     ),
 ]
 InputsOrDataset = Annotated[
     list[str],
     typer.Argument(
         metavar="INPUT",
-        help="JSONL files of conversations, patterns, - for standard input, or one token dataset.",
+        help="Files of conversations (JSON Lines, a JSON array or Parquet, in any of tokscore formats), "
+        "patterns, - for standard input, or one token dataset.",
     ),
 ]
 Model = Annotated[

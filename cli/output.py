@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from tokscore.cli.options import Format
+from tokscore.rendering.words import counted as counted  # for all commands
 
 Cell = str | int | float | bool | None
 _LINE_EVERY_S = 30.0
@@ -34,11 +35,6 @@ class Column(NamedTuple):
 def note(text: str) -> None:
     """A line for people, on standard error."""
     print(text, file=sys.stderr, flush=True)
-
-
-def counted(n: int, noun: str) -> str:
-    """The number with its noun: 1 message, 2 messages."""
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def duration(elapsed_s: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from tokscore.cli import options
@@ -37,6 +38,7 @@ ROLE_COLUMNS = (
 )
 MESSAGE_COLUMNS = (
     Column("conversation_id", "conversation"),
+    Column("branch", "branch"),
     Column("message_index", "message"),
     Column("role", "role"),
     Column("n_tokens", "tokens"),
@@ -73,7 +75,9 @@ def render(
     explain: Annotated[
         str | None,
         options.option(
-            "--explain", metavar="ID", help="Print the tokens of one conversation with their owners instead."
+            "--explain",
+            metavar="ID",
+            help="Print the tokens of one conversation, of all its branches, with their owners instead.",
         ),
     ] = None,
 ) -> None:
@@ -128,7 +132,7 @@ def render(
 
 
 def explain_conversation(source: ConversationSource, conversation_id: str, form: Format) -> None:
-    """Print one conversation token by token.
+    """Print one conversation token by token, with all its branches.
 
     Raises:
         InputError: There is no such conversation, or it cannot be rendered.
@@ -136,10 +140,11 @@ def explain_conversation(source: ConversationSource, conversation_id: str, form:
     """
     from tokscore.rendering.explanation import explain
 
-    explanation = explain(source, conversation_id)
-    print_explanation(explanation, form)
-    if explanation.difference is not None:
-        raise explanation.difference.at(f"{explanation.source_file}:{explanation.source_line}")
+    branches = explain(source, conversation_id)
+    print_explanation(branches, form)
+    for explanation in branches:
+        if explanation.difference is not None:
+            raise explanation.difference.at(f"{explanation.source_file}:{explanation.source_line}")
 
 
 def print_summary(dataset: Dataset, form: Format, by: options.By | None) -> None:
@@ -157,8 +162,13 @@ def print_summary(dataset: Dataset, form: Format, by: options.By | None) -> None
     if by is options.By.MESSAGE or (by is None and form is Format.TABLE):
         limit = SHOWN_MESSAGES if by is None else None
         shown = itertools.islice(messages, limit)
-        rows = ({**row, "flags": ", ".join(row["flags"])} for row in shown)
-        print_rows(MESSAGE_COLUMNS, rows, form, title="Tokens by message")
+        rows: Iterable[dict[str, object]] = ({**row, "flags": ", ".join(row["flags"])} for row in shown)
+        columns: Sequence[Column] = MESSAGE_COLUMNS
+        if form is Format.TABLE:
+            rows = list(rows)
+            has_branches = any(row["branch"] for row in rows)
+            columns = [each for each in columns if has_branches or each.key != "branch"]
+        print_rows(columns, rows, form, title="Tokens by message")
         if next(messages, None) is not None:
             note(f"only the first {limit} messages are shown; --by message shows all.")
 
@@ -171,8 +181,9 @@ def _print_notes(dataset: Dataset) -> None:
     injected = summary.control_tokens(dataset)
     if injected:
         by_role = ", ".join(f"{found.role} {found.n_tokens:,}" for found in injected)
+        n_tokens = counted(sum(found.n_tokens for found in injected), "control token")
+        n_messages = counted(sum(found.n_messages for found in injected), "message")
         note(
-            f"warning: {sum(found.n_tokens for found in injected):,} control tokens came from the content of "
-            f"{sum(found.n_messages for found in injected):,} messages ({by_role}); "
+            f"warning: {n_tokens} came from the content of {n_messages} ({by_role}); "
             "a model may take them for a turn of its own. --explain ID shows them."
         )

@@ -68,6 +68,7 @@ _SPANS = (
 )
 _UNKNOWN = "(cannot be told)"
 _SHOWN_FAILURES = 3
+_OF_BRANCHES = frozenset({"message_index", "position"})  # which begin again in every branch
 
 
 _RECORDED = (
@@ -170,6 +171,7 @@ def print_recorded(
 def print_stats(dataset: Path, by: str, form: Format) -> None:
     """Print the aggregation of a finished dataset."""
     from tokscore.analytics import group_label, stats_report
+    from tokscore.analytics.message_sizes import n_branching
 
     report = stats_report(dataset, by=by)
     if form is Format.JSON:
@@ -185,6 +187,13 @@ def print_stats(dataset: Path, by: str, form: Format) -> None:
         rows.append({**values, **shown, "group": label})
     columns = (Column("group", by), *_COUNTS, *(_SCORES if report.n_unscored is not None else ()))
     print_rows(columns, rows, form)
+    if not _OF_BRANCHES.isdisjoint(report.by.names) and "branch" not in report.by.names:
+        n = n_branching(dataset)
+        if n:
+            note(
+                f"{counted(n, 'conversation')} with several branches, whose messages count together here; "
+                f"--by branch,{by} tells them apart."
+            )
 
 
 def _print_coverage(coverage: Coverage) -> None:
@@ -192,7 +201,7 @@ def _print_coverage(coverage: Coverage) -> None:
     parts = [counted(coverage.n_conversations, "conversation")]
     if coverage.n_failed:
         parts.append(f"{coverage.n_failed:,} failed (listed in errors/)")
-    parts.append(f"{coverage.n_tokens:,} tokens")
+    parts.append(counted(coverage.n_tokens, "token"))
     if coverage.n_scored is not None:
         parts.append(f"{coverage.n_scored:,} scored")
     if coverage.n_without_context:

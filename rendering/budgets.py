@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tokscore.rendering.counting import TokenCounts, node_counts, node_parents, path_counts
-from tokscore.rendering.errors import UsageError
+from tokscore.rendering.errors import ConversationError, UsageError
 from tokscore.rendering.traces import NO_PARENT, Trace
 
 if TYPE_CHECKING:
@@ -58,6 +58,11 @@ class Limits:
         values = [(name, getattr(self, name)) for name in LimitName]
         return [(name, value) for name, value in values if value is not None]
 
+    @property
+    def are_of_turns(self) -> bool:
+        """Whether no tokens are needed to tell where a trajectory stops."""
+        return [name for name, _ in self.given()] == [LimitName.MAX_TURNS]
+
 
 class Stop(NamedTuple):
     """Where a trajectory would have stopped.
@@ -66,13 +71,13 @@ class Stop(NamedTuple):
         turn: Generated messages up to there, the last one included.
         node: Index of that message.
         limit: The limit that was reached.
-        counts: Tokens at the end of that turn.
+        counts: Tokens at the end of that turn; None where nothing says how long messages are.
     """
 
     turn: int
     node: int
     limit: LimitName
-    counts: TokenCounts
+    counts: TokenCounts | None
 
 
 def first_stop(trace: Trace, limits: Limits, count: LimitCount = LimitCount.UNIQUE) -> Stop | None:
@@ -87,10 +92,18 @@ def first_stop(trace: Trace, limits: Limits, count: LimitCount = LimitCount.UNIQ
         count: Whether shared tokens count once, or in each of the branches that there are by then.
 
     Raises:
-        ConversationError: The tokens of a node cannot be counted; see `node_counts`.
+        ConversationError: The tokens of a node cannot be counted, see `node_counts`, and not only turns are
+            limited.
     """
     turns = [i for i, node in enumerate(trace.nodes) if node.is_sampled]
-    own = node_counts(trace)
+    try:
+        own = node_counts(trace)
+    except ConversationError:
+        if not limits.are_of_turns:
+            raise
+        n_turns = limits.max_turns or 0
+        is_reached = len(turns) >= n_turns
+        return Stop(n_turns, turns[n_turns - 1], LimitName.MAX_TURNS, None) if is_reached else None
     added = own if count is LimitCount.UNIQUE else _added_to_branches(trace, own)
     at_turns = added.cumsum(axis=0)[turns]
     reached = np.column_stack([np.arange(1, len(turns) + 1), at_turns, at_turns.sum(axis=1)])

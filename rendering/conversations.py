@@ -136,7 +136,7 @@ def _with_infinities(line: bytes) -> object:
 
 def _checked(record: object) -> dict[str, Any]:
     if not isinstance(record, dict):
-        raise ConversationError(f"is {kind_of(record)}; expected an object with messages.", hint=_DROP_HINT)
+        raise ConversationError(f"is {kind_of(record)}; expected one JSON object a record.", hint=_DROP_HINT)
     identifier = record.get("id")
     if identifier is not None and (isinstance(identifier, bool) or not isinstance(identifier, (str, int))):
         raise ConversationError(f"is {shown(identifier)}; expected a string or a whole number.", path="$.id")

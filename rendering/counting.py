@@ -120,9 +120,9 @@ def _prompt_lengths(nodes: Sequence[Node]) -> list[int | None]:
             role = nodes[i].messages[0].get("role") if nodes[i].messages else None
             kind = "an answer" if node.is_sampled else f"an unanswered message ({role})"
             raise ConversationError(
-                f"is {kind} without token ids, and no usage is reported that says how long it is; render the "
-                "messages to count them.",
-                path=f"$.nodes[{i}]",
+                f"holds {kind} at its node {i}, of which neither token ids nor a usage say how long it is; "
+                "expected one of them.",
+                hint="Count its rendering: tokscore render FILE -m MODEL -o DIR, then tokscore stats DIR.",
             )
         if node.parent != NO_PARENT:
             has_child[node.parent] = True

@@ -118,7 +118,9 @@ def check_some_succeeded(root: Path, parts: Sequence[int], what: str) -> None:
     failures = [failure for index in parts for failure in _read_failures(root, index)]
     if failures:
         first = failures[0].error()
-        raise InputError(f"none of the {len(failures)} conversations could be {what}. The first: {first}")
+        if len(failures) == 1:
+            raise InputError(f"the only conversation could not be {what}: {first}")
+        raise InputError(f"none of the {len(failures):,} conversations could be {what}. The first: {first}")
 
 
 def _read_failures(root: Path, part: int) -> Iterator[FailedConversation]:

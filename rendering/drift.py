@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tokscore.rendering.alignment import common_prefix
+from tokscore.rendering.conversations import Conversation
 from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.origins import REASONING_FIELDS
 from tokscore.rendering.plan import Line, read_lines
@@ -82,7 +83,7 @@ class Drift(NamedTuple):
 
 
 class NotRecorded(NamedTuple):
-    """A branch without recorded ids; there is nothing to compare.
+    """A branch without recorded ids, or beside others without their text; there is nothing to compare.
 
     Attributes:
         conversation_id: As in a dataset.
@@ -108,8 +109,14 @@ def _drift_of_line(
     name = source.inputs[part.file].name
     try:
         items = source.parse(line, part)
+        # Of several branches, a record may hold the text of some; where it holds none, that is an error.
+        has_text = any(has_texts(_conversation(item).messages) for item in items)
         for branch, item in enumerate(items):
-            if not isinstance(item, RecordedBranch):
+            if (
+                not isinstance(item, RecordedBranch)
+                or item.is_text  # which was tokenised here
+                or (has_text and not has_texts(item.conversation.messages))
+            ):
                 yield NotRecorded(line.conversation_id)
                 continue
             found = find_drift(item, source.renderer)
@@ -118,6 +125,10 @@ def _drift_of_line(
             )
     except ConversationError as error:
         yield failure_at(line, name, error)
+
+
+def _conversation(item: Conversation | RecordedBranch) -> Conversation:
+    return item if isinstance(item, Conversation) else item.conversation
 
 
 def find_drift(branch: RecordedBranch, renderer: Renderer) -> Drift:
@@ -133,7 +144,7 @@ def find_drift(branch: RecordedBranch, renderer: Renderer) -> Drift:
         ConversationError: The record holds no messages, or ids that are none of the tokenizer's.
     """
     ids = joined_ids(branch.nodes)
-    if branch.is_text or not has_texts(branch.conversation.messages):
+    if not has_texts(branch.conversation.messages):
         raise ConversationError(
             "holds token ids but no text of its messages that could be rendered again; drift needs both."
         )

@@ -14,6 +14,7 @@ from tokscore.rendering.recorded import RecordedBranch, attribute_recorded
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tokscore.rendering.conversations import Conversation
     from tokscore.rendering.manifest import Part
     from tokscore.rendering.rendered import RenderedTokens
     from tokscore.rendering.source import ConversationSource
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
 
 
 class Explanation(NamedTuple):
-    """What rendering made of one conversation.
+    """What rendering made of one branch of a conversation.
 
     Attributes:
         conversation_id: As in a dataset.
+        branch: Of the record.
         source_file: Base name of the input.
         source_line: 1-based line.
         status: "ok", or what was done to it.
@@ -36,6 +38,7 @@ class Explanation(NamedTuple):
     """
 
     conversation_id: str
+    branch: int
     source_file: str
     source_line: int
     status: str
@@ -46,8 +49,8 @@ class Explanation(NamedTuple):
     different_token: int | None
 
 
-def explain(source: ConversationSource, conversation_id: str) -> Explanation:
-    """Render one conversation of `source`; a difference from transformers is reported beside the result.
+def explain(source: ConversationSource, conversation_id: str) -> list[Explanation]:
+    """Render all branches of one conversation; a difference from transformers is reported beside the result.
 
     Raises:
         InputError: There is no such conversation.
@@ -56,17 +59,19 @@ def explain(source: ConversationSource, conversation_id: str) -> Explanation:
     line, part = _find(source, conversation_id)
     name = source.inputs[part.file].name
     try:
-        return _explain(source, line, part)
+        return [
+            _explain(source, line, name, branch, item) for branch, item in enumerate(source.parse(line, part))
+        ]
     except ConversationError as error:
-        raise error.at(f"{name}:{line.number}") from error
+        raise error.at(error.source or f"{name}:{line.number}") from error
 
 
-def _explain(source: ConversationSource, line: Line, part: Part) -> Explanation:
+def _explain(
+    source: ConversationSource, line: Line, name: str, branch: int, item: Conversation | RecordedBranch
+) -> Explanation:
     renderer, difference = source.renderer, None
-    name = source.inputs[part.file].name
-    item = source.parse(line, part)[0]
     if isinstance(item, RecordedBranch):
-        return _explain_recorded(source, line, name, item)
+        return _explain_recorded(source, line, name, branch, item)
     printed = renderer.print(item, 0)
     text = printed.rendered.text
     token_ids = renderer.tokenizer.token_ids([text])[0]
@@ -82,6 +87,7 @@ def _explain(source: ConversationSource, line: Line, part: Part) -> Explanation:
     tokens, status = source.finish(tokens)
     return Explanation(
         conversation_id=line.conversation_id,
+        branch=branch,
         source_file=name,
         source_line=line.number,
         status=status,
@@ -94,12 +100,13 @@ def _explain(source: ConversationSource, line: Line, part: Part) -> Explanation:
 
 
 def _explain_recorded(
-    source: ConversationSource, line: Line, name: str, branch: RecordedBranch
+    source: ConversationSource, line: Line, name: str, branch: int, item: RecordedBranch
 ) -> Explanation:
     tokenizer = source.renderer.tokenizer
-    tokens, status = source.finish(attribute_recorded(branch, source.renderer))
+    tokens, status = source.finish(attribute_recorded(item, source.renderer))
     return Explanation(
         conversation_id=line.conversation_id,
+        branch=branch,
         source_file=name,
         source_line=line.number,
         status=status,

@@ -40,7 +40,7 @@ def expand_patterns(inputs: Iterable[str]) -> list[str]:
             continue
         files = sorted(path for path in glob.glob(name, recursive=True) if Path(path).is_file())  # noqa: PTH207
         if not files:
-            raise InputError(f"{name} matches no file; expected JSONL files of conversations.")
+            raise InputError(f"{name} matches no file; expected files of conversations.")
         found += files
     return found
 

@@ -12,7 +12,8 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 import numpy as np
 
-from tokscore.rendering.errors import InputError
+from tokscore.rendering.conversations import decode_record
+from tokscore.rendering.errors import ConversationError, InputError
 from tokscore.rendering.unpacking import temporary_copy
 
 _NULL = msgspec.Raw(b"null")
@@ -107,17 +108,15 @@ def joined(requests: Path, outputs: Sequence[Path], names: Sequence[str]) -> Pat
     """A batch with its outputs in a temporary file, in the order of the requests.
 
     A record is `{"custom_id", "request": the line of the request, "response", "error", "output": file:line}`;
-    a request without an output has an error that says so, and so have requests with the same `custom_id`, of
-    which it cannot be told whose the output is. Lines that are no requests are copied as they are. In memory
-    are the places of outputs, 25 bytes each, and 8 bytes a request.
+    a request without an output or with several has an error that says so, and so have requests with the same
+    `custom_id`, of which it cannot be told whose the output is. Lines that are no requests are copied as they
+    are. Behind them, `{"id", "output", "unusable": why}` stands for each line of the outputs that cannot be
+    used. In memory are the places of outputs, 25 bytes each, and 8 bytes a request.
 
     Args:
         requests: One a line.
         outputs: One a line, in one file or more: a server may list failures apart.
         names: Of the requests and of each file of outputs, as the user knows them.
-
-    Raises:
-        InputError: An output has no request or no `custom_id`, or a request has two outputs.
     """
     index = _OutputIndex(outputs, names[1:])
     repeated = _repeated_ids(requests)
@@ -134,10 +133,11 @@ def joined(requests: Path, outputs: Sequence[Path], names: Sequence[str]) -> Pat
                 error = msgspec.Raw(msgspec.json.encode({"message": said}))
                 found = _BatchLine(request.custom_id, error=error)
             copy.write(_joined_line(line, found))
+        for place, why in index.unusable(names[0]):
+            # The last request may end without a newline.
+            copy.write(b"\n" + msgspec.json.encode({"id": place, "output": place, "unusable": why}) + b"\n")
 
-    path = temporary_copy(write)
-    index.check_all_taken(names[0])
-    return path
+    return temporary_copy(write)
 
 
 def _repeated_ids(requests: Path) -> Mapping[str, int]:
@@ -169,6 +169,7 @@ class _OutputIndex:
 
     def __init__(self, paths: Sequence[Path], names: Sequence[str]) -> None:
         hashes, offsets, numbers = array("q"), array("q"), array("q")
+        self._broken: list[tuple[str, str]] = []
         starts = [0]
         for path, name in zip(paths, names, strict=True):
             offset = starts[-1]
@@ -178,10 +179,7 @@ class _OutputIndex:
                     offsets.append(offset)
                     numbers.append(number)
                 elif line.strip():
-                    raise InputError(
-                        f"{name}:{number}: is no output of a batch; expected an object with custom_id, "
-                        "response and error."
-                    )
+                    self._broken.append((f"{name}:{number}", _why_no_output(line)))
                 offset += len(line)
             starts.append(offset)
         order = np.argsort(np.array(hashes, np.int64), kind="stable")
@@ -198,25 +196,29 @@ class _OutputIndex:
         outputs = [(i, self._read(i)) for i in range(int(first), int(stop))]
         # Two ids may share a hash.
         own = [(i, output) for i, output in outputs if output.custom_id == custom_id]
+        self._is_taken[[i for i, _ in own]] = True
         if len(own) > 1:
-            files = sorted({self._file(i) for i, _ in own})
-            places = " and ".join(self._names[file] for file in files)
-            raise InputError(f'{places}: custom_id "{custom_id}" has {len(own)} outputs; expected one.')
+            places = ", ".join(self._place(i) for i, _ in own)
+            said = f"custom_id {custom_id} has {len(own)} outputs ({places}); expected one"
+            return _BatchLine(custom_id, error=msgspec.Raw(msgspec.json.encode({"message": said})))
         for i, output in own:
-            self._is_taken[i] = True
-            output.output = f"{self._names[self._file(i)]}:{self._numbers[i]}"
+            output.output = self._place(i)
             return output
         return None
 
-    def check_all_taken(self, requests: str) -> None:
-        """Refuse outputs whose request is missing."""
+    def unusable(self, requests: str) -> Iterator[tuple[str, str]]:
+        """Where lines are that are no outputs, or whose request is missing, with the reason."""
+        yield from self._broken
         missing = np.flatnonzero(~self._is_taken)
-        if len(missing):
-            i = int(missing[self._offsets[missing].argmin()])
-            raise InputError(
-                f'{self._names[self._file(i)]}: custom_id "{self._read(i).custom_id}" is not in {requests}; '
-                "expected the request of every output."
+        for i in missing[np.argsort(self._offsets[missing])].tolist():
+            custom_id = self._read(i).custom_id
+            yield (
+                self._place(i),
+                f'has custom_id "{custom_id}", which {requests} lacks; expected a request for every output.',
             )
+
+    def _place(self, i: int) -> str:
+        return f"{self._names[self._file(i)]}:{self._numbers[i]}"
 
     def _file(self, i: int) -> int:
         return int(np.searchsorted(self._starts, self._offsets[i], side="right")) - 1
@@ -246,6 +248,14 @@ def _is_json(line: bytes) -> bool:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
     return True
+
+
+def _why_no_output(line: bytes) -> str:
+    try:
+        decode_record(_without_mark(line))
+    except ConversationError as error:
+        return error.reason
+    return "is no output of a batch; expected an object with custom_id, response and error."
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, _BatchLine | None]]:

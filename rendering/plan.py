@@ -166,9 +166,11 @@ def _unused(wanted: str, taken: set[str]) -> str:
 def _existing(name: str) -> Path:
     path = Path(name)
     if path.is_dir():
-        raise InputError(f"{name} is a directory without manifest.json; expected a JSONL file or a dataset.")
+        raise InputError(
+            f"{name} is a directory without manifest.json; expected a file of conversations or a dataset."
+        )
     if not path.exists():
-        raise InputError(f"{name} does not exist; expected a JSONL file of conversations.")
+        raise InputError(f"{name} does not exist; expected a file of conversations.")
     if path.is_file():
         return path
     with path.open("rb") as pipe:

@@ -123,7 +123,7 @@ def attribute_recorded(branch: RecordedBranch, renderer: Renderer) -> Recorded:
         ConversationError: An id is none of the tokenizer's.
     """
     recorded = _join(branch.nodes)
-    _check_ids(recorded.token_ids, renderer.tokenizer)
+    _check_ids(branch.nodes, recorded.token_ids, renderer.tokenizer)
     messages = branch.conversation.messages
     is_control = renderer.tokenizer.flags(renderer.tokenizer.special_ids)[recorded.token_ids]
     owners, codes = recorded.owners.copy(), np.zeros(len(recorded.token_ids), np.int16)
@@ -329,15 +329,21 @@ def _fill(
             unaligned[start:stop] = False
 
 
-def _check_ids(token_ids: NDArray[np.int32], tokenizer: ChatTokenizer) -> None:
+def _check_ids(nodes: Sequence[Node], token_ids: NDArray[np.int32], tokenizer: ChatTokenizer) -> None:
     n_ids = len(tokenizer.token_bytes.contents)
     if not len(token_ids):
         raise ConversationError("has no token ids at all.")
-    if token_ids.max() >= n_ids:
-        raise ConversationError(
-            f"holds the token id {token_ids.max()}; {tokenizer.name} has 0 to {n_ids - 1}.",
-            hint="Give the model whose tokenizer made the ids.",
-        )
+    if token_ids.max() < n_ids:
+        return
+    for tokens in (node.tokens for node in nodes if node.tokens is not None):
+        for i in np.flatnonzero(tokens.token_ids >= n_ids)[:1].tolist():
+            place = tokens.place(i)
+            raise ConversationError(
+                f"is the token id {tokens.token_ids[i]}; expected 0 to {n_ids - 1}, as {tokenizer.name} has.",
+                path="$" if place is None else f"{place.path}[{place.start}]",
+                hint="Give the model whose tokenizer made the ids.",
+                source="" if place is None else place.source,
+            )
 
 
 def has_texts(messages: Sequence[Mapping[str, Any]]) -> bool:  # Any: JSON values

@@ -45,6 +45,7 @@ class MessageCounts(NamedTuple):
 
     Attributes:
         conversation_id: Its conversation.
+        branch: Of the conversation, 0 for one without branches.
         message_index: Its place there.
         role: Its role.
         n_tokens: Its tokens.
@@ -56,6 +57,7 @@ class MessageCounts(NamedTuple):
     """
 
     conversation_id: str
+    branch: int
     message_index: int
     role: str
     n_tokens: int

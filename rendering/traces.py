@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,6 +28,22 @@ class Usage(NamedTuple):
     n_completion: int
 
 
+class IdPlace(NamedTuple):
+    """Where ids in a row stand in their record.
+
+    Attributes:
+        path: JSON path of their list.
+        start: Index of the first in the list.
+        stop: One past the last.
+        source: `file:line` of the list where it is not that of the record, otherwise empty.
+    """
+
+    path: str
+    start: int
+    stop: int
+    source: str = ""
+
+
 class NodeTokens(NamedTuple):
     """The ids that one node adds behind those of its parent, each array of shape [ids].
 
@@ -38,6 +54,7 @@ class NodeTokens(NamedTuple):
         logprobs: float32 in nats, NaN where none was recorded; None without any.
         message_indices: int32, the message of its branch that each id belongs to, -1 for none; None: the
             node's own message.
+        places: Where the ids stand in the record, in order; empty where that is not known.
     """
 
     token_ids: NDArray[np.int32]
@@ -45,6 +62,32 @@ class NodeTokens(NamedTuple):
     is_content: NDArray[np.bool_] | None = None
     logprobs: NDArray[np.float32] | None = None
     message_indices: NDArray[np.int32] | None = None
+    places: tuple[IdPlace, ...] = ()
+
+    def place(self, i: int) -> IdPlace | None:
+        """Where one of the ids stands in the record, None where that is not known."""
+        return next(iter(_cut_places(self.places, i, i + 1)), None)
+
+    def cut(self, start: int, stop: int) -> NodeTokens:
+        """Some of the ids, half-open."""
+        is_content, logprobs, owners = self.is_content, self.logprobs, self.message_indices
+        return NodeTokens(
+            self.token_ids[start:stop],
+            self.sampled_mask[start:stop],
+            None if is_content is None else is_content[start:stop],
+            None if logprobs is None else logprobs[start:stop],
+            None if owners is None else owners[start:stop],
+            tuple(_cut_places(self.places, start, stop)),
+        )
+
+
+def _cut_places(places: Sequence[IdPlace], start: int, stop: int) -> Iterator[IdPlace]:
+    for place in places:
+        n = place.stop - place.start
+        first, last = max(start, 0), min(stop, n)
+        if first < last:
+            yield place._replace(start=place.start + first, stop=place.start + last)
+        start, stop = start - n, stop - n
 
 
 class Node(NamedTuple):

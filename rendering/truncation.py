@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.rendered import RenderedTokens
+from tokscore.rendering.words import counted
 
 
 class Truncate(StrEnum):
@@ -42,7 +43,7 @@ class LengthLimit(NamedTuple):
             return tokens, None
         if self.truncate is Truncate.ERROR:
             raise ConversationError(
-                f"has {n:,} tokens; --max-tokens allows {self.max_tokens:,}.",
+                f"has {counted(n, 'token')}; --max-tokens allows {self.max_tokens:,}.",
                 hint="Keep its first or last tokens with --truncate right or left.",
             )
         return tokens[self.kept(n)], f"truncated_{self.truncate.value}"

@@ -12,7 +12,8 @@ from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.formats import Format, Place
 from tokscore.rendering.formats.fields import get, id_array, logprob_array, metadata_text, need
 from tokscore.rendering.formats.tokens import mask_nodes, shifted
-from tokscore.rendering.traces import Node, NodeTokens, Trace
+from tokscore.rendering.traces import IdPlace, Node, NodeTokens, Trace
+from tokscore.rendering.words import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +44,8 @@ def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
     masks = need(record, "masks", list, "$", "a list of lists of token ids and -100")
     if len(masks) != len(groups):
         raise ConversationError(
-            f"has {len(masks):,} values for {len(groups):,} trajectories.", path="$.masks"
+            f"has {counted(len(masks), 'value')} for {counted(len(groups), 'trajectory', 'trajectories')}.",
+            path="$.masks",
         )
     logprobs = _per_branch(record, "inference_logprobs", len(groups), "a list of lists of numbers")
     messages = _per_branch(record, "messages", len(groups), "a list of lists of messages")
@@ -65,7 +67,8 @@ def _per_branch(record: Mapping[str, Any], key: str, n_branches: int, words: str
         return [None] * n_branches
     if len(values) != n_branches:
         raise ConversationError(
-            f"has {len(values):,} values for {n_branches:,} trajectories.", path=f"$.{key}"
+            f"has {counted(len(values), 'value')} for {counted(n_branches, 'trajectory', 'trajectories')}.",
+            path=f"$.{key}",
         )
     return values
 
@@ -78,7 +81,9 @@ def _tokens(given: object, mask: object, logprobs: object, branch: int) -> NodeT
     path = f"$.masks[{branch}]"
     trained = _list(mask, path)
     if len(trained) != len(ids):
-        raise ConversationError(f"has {len(trained):,} values for {len(ids):,} token ids.", path=path)
+        raise ConversationError(
+            f"has {counted(len(trained), 'value')} for {counted(len(ids), 'token id')}.", path=path
+        )
     for i, (label, token_id) in enumerate(zip(trained, ids, strict=True)):
         if type(label) is not int or label not in (token_id, _NOT_TRAINED):
             raise ConversationError(
@@ -90,12 +95,15 @@ def _tokens(given: object, mask: object, logprobs: object, branch: int) -> NodeT
         token_ids,
         sampled.astype(np.int8),
         logprobs=None if logprobs is None else _logprobs(_list(logprobs, path), sampled, path),
+        places=(IdPlace(f"$.tokens[{branch}]", 0, len(ids)),),
     )
 
 
 def _logprobs(given: Sequence[Any], sampled: NDArray[np.bool_], path: str) -> NDArray[np.float32]:
     if len(given) != len(sampled):
-        raise ConversationError(f"has {len(given):,} values for {len(sampled):,} token ids.", path=path)
+        raise ConversationError(
+            f"has {counted(len(given), 'value')} for {counted(len(sampled), 'token id')}.", path=path
+        )
     # Atropos writes 1.0, no logprob, for the tokens of a prompt; some environments write 0.
     return logprob_array(
         [
@@ -119,8 +127,11 @@ FORMAT = Format(
     has_ids=True,
     has_logprobs=True,
     has_branches=True,
-    example='{"tokens": [[1, 15, 27, 2]], "masks": [[-100, -100, 27, 2]], '
-    '"inference_logprobs": [[1.0, 1.0, -0.5, -0.25]], "scores": [1.0]}',
+    example='{"tokens": [[1, 4093, 198, 26843, 2, 198, 1, 520, 9531, 198, 19556, 17, 2]], "masks": '
+    "[[-100, -100, -100, -100, -100, -100, -100, -100, -100, -100, 19556, 17, 2]], "
+    '"inference_logprobs": [[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -0.5, -0.25, -0.125]], '
+    '"messages": [[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]], '
+    '"scores": [1.0]}',
     matches=_matches,
     parse=_parse,
     holds_ids=_matches,

@@ -11,6 +11,7 @@ import numpy as np
 
 from tokscore.rendering.conversations import kind_of, shown
 from tokscore.rendering.errors import ConversationError
+from tokscore.rendering.words import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,7 +88,9 @@ def flag_array(values: Sequence[object], n_ids: int, path: str) -> NDArray[np.bo
         ConversationError: Other values, or not as many as ids.
     """
     if len(values) != n_ids:
-        raise ConversationError(f"has {len(values):,} values for {n_ids:,} token ids.", path=path)
+        raise ConversationError(
+            f"has {counted(len(values), 'value')} for {counted(n_ids, 'token id')}.", path=path
+        )
     for i, value in enumerate(values):
         if value not in (0, 1) or isinstance(value, float):
             raise ConversationError(f"is {shown(value)}; expected true or false.", path=f"{path}[{i}]")
@@ -125,7 +128,9 @@ def spread(values: NDArray[np.float32], mask: NDArray[np.bool_], path: str) -> N
     """
     n = int(mask.sum())
     if len(values) != n:
-        raise ConversationError(f"has {len(values):,} values; the mask holds true {n:,} times.", path=path)
+        raise ConversationError(
+            f"has {counted(len(values), 'value')}; the mask holds true {counted(n, 'time')}.", path=path
+        )
     found = np.full(len(mask), np.nan, np.float32)
     found[mask] = values
     return found

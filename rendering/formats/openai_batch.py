@@ -18,7 +18,8 @@ from tokscore.rendering.conversations import (
 from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.formats import Format, Place
 from tokscore.rendering.formats.fields import get, id_array, logprob_array, metadata_text, need, object_at
-from tokscore.rendering.traces import NO_PARENT, Node, NodeTokens, Trace, Usage
+from tokscore.rendering.traces import NO_PARENT, IdPlace, Node, NodeTokens, Trace, Usage
+from tokscore.rendering.words import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,11 +38,13 @@ class _Answers(NamedTuple):
         body: Of the response.
         choices: Its choices, at least one.
         path: JSON path of the body.
+        source: `file:line` of the answer, empty where it is that of the record.
     """
 
     body: Mapping[str, Any]
     choices: Sequence[Mapping[str, Any]]
     path: str
+    source: str
 
 
 def _matches(record: Mapping[str, Any]) -> bool:
@@ -70,6 +73,12 @@ def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
 
 
 def _trace(record: Mapping[str, Any]) -> Trace:
+    if "unusable" in record and "custom_id" not in record:
+        raise ConversationError(
+            str(record["unusable"]),
+            hint="Mend the file of outputs, or leave such lines out with --on-error skip.",
+            source=str(record.get("output", "")),
+        )
     request, path = record, "$"
     if "request" in record:
         request, path = need(record, "request", dict, "$", "the line of the request"), "$.request"
@@ -100,8 +109,8 @@ def _status(answers: _Answers) -> str | None:
     """Says where answers have ids, and the prompt has none, so that both are rendered."""
     if _has_ids(answers) or not any(choice.get("token_ids") is not None for choice in answers.choices):
         return None
-    for i, choice in enumerate(answers.choices):
-        _tokens(choice, f"{answers.path}.choices[{i}]")  # what is left out is checked all the same
+    for i in range(len(answers.choices)):
+        _tokens(answers, i)  # what is left out is checked all the same
     return IDS_UNUSED_STATUS
 
 
@@ -139,7 +148,8 @@ def _answers(record: Mapping[str, Any]) -> _Answers:
     if not choices:
         raise ConversationError("is empty; expected at least one choice.", path=f"{path}.choices")
     found = [object_at(choice, f"{path}.choices[{i}]") for i, choice in enumerate(choices)]
-    return _Answers(body, found, path)
+    output = record.get("output")
+    return _Answers(body, found, path, output if isinstance(output, str) else "")
 
 
 def _said(error: object) -> str:
@@ -157,7 +167,8 @@ def _prompt_nodes(messages: Sequence[Mapping[str, Any]], answers: _Answers | Non
         return [Node(i - 1, (message,)) for i, message in enumerate(messages)]
     body, path = answers.body, answers.path
     ids = id_array(need(body, "prompt_token_ids", list, path, _IDS), f"{path}.prompt_token_ids")
-    tokens = NodeTokens(ids, np.zeros(len(ids), np.int8))
+    places = (IdPlace(f"{path}.prompt_token_ids", 0, len(ids), answers.source),)
+    tokens = NodeTokens(ids, np.zeros(len(ids), np.int8), places=places)
     given = get(body, "prompt_logprobs", list, path, "a list of objects or null, one a token id")
     if given is not None:
         tokens = tokens._replace(logprobs=_prompt_logprobs(given, ids.tolist(), f"{path}.prompt_logprobs"))
@@ -170,7 +181,7 @@ def _has_ids(answers: _Answers) -> bool:
     if 0 < n_choices < len(answers.choices):
         i = next(i for i, choice in enumerate(answers.choices) if choice.get("token_ids") is None)
         raise ConversationError(
-            f"is missing; expected {_IDS}, as on {n_choices} other choices.",
+            f"is missing; expected {_IDS}, as on {counted(n_choices, 'other choice')}.",
             path=f"{answers.path}.choices[{i}].token_ids",
         )
     return n_choices > 0 and answers.body.get("prompt_token_ids") is not None
@@ -178,7 +189,9 @@ def _has_ids(answers: _Answers) -> bool:
 
 def _prompt_logprobs(given: Sequence[Any], token_ids: Sequence[int], path: str) -> NDArray[np.float32]:
     if len(given) != len(token_ids):
-        raise ConversationError(f"has {len(given):,} values for {len(token_ids):,} token ids.", path=path)
+        raise ConversationError(
+            f"has {counted(len(given), 'value')} for {counted(len(token_ids), 'token id')}.", path=path
+        )
     values: list[object] = []
     for i, (candidates, token_id) in enumerate(zip(given, token_ids, strict=True)):
         if candidates is None:
@@ -207,7 +220,7 @@ def _answer_nodes(answers: _Answers, prompt: Sequence[Node]) -> list[Node]:
             len(prompt) - 1,
             (_message(choice, f"{answers.path}.choices[{i}]"),),
             is_sampled=True,
-            tokens=_tokens(choice, f"{answers.path}.choices[{i}]") if has_ids else None,
+            tokens=_tokens(answers, i) if has_ids else None,
             usage=usage,
         )
         for i, choice in enumerate(answers.choices)
@@ -228,9 +241,11 @@ def _message(choice: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     return message
 
 
-def _tokens(choice: Mapping[str, Any], path: str) -> NodeTokens:
+def _tokens(answers: _Answers, i: int) -> NodeTokens:
+    choice, path = answers.choices[i], f"{answers.path}.choices[{i}]"
     ids = id_array(need(choice, "token_ids", list, path, _IDS), f"{path}.token_ids")
-    tokens = NodeTokens(ids, np.ones(len(ids), np.int8))
+    places = (IdPlace(f"{path}.token_ids", 0, len(ids), answers.source),)
+    tokens = NodeTokens(ids, np.ones(len(ids), np.int8), places=places)
     logprobs = get(choice, "logprobs", dict, path, "an object with content")
     path = f"{path}.logprobs"
     content = None if logprobs is None else get(logprobs, "content", list, path, "a list of logprobs")
@@ -238,7 +253,9 @@ def _tokens(choice: Mapping[str, Any], path: str) -> NodeTokens:
         return tokens
     path = f"{path}.content"
     if len(content) != len(ids):
-        raise ConversationError(f"has {len(content):,} values for {len(ids):,} token ids.", path=path)
+        raise ConversationError(
+            f"has {counted(len(content), 'value')} for {counted(len(ids), 'token id')}.", path=path
+        )
     values = [_logprob(each, f"{path}[{i}]") for i, each in enumerate(content)]
     return tokens._replace(logprobs=logprob_array(values, path))
 

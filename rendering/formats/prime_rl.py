@@ -21,7 +21,8 @@ from tokscore.rendering.formats.fields import (
 )
 from tokscore.rendering.formats.tokens import mask_nodes
 from tokscore.rendering.formats.verifiers import step_of
-from tokscore.rendering.traces import NodeTokens, Trace
+from tokscore.rendering.traces import IdPlace, NodeTokens, Trace
+from tokscore.rendering.words import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,7 +53,12 @@ def _parse(record: Mapping[str, Any], place: Place) -> Trace:
         raise ConversationError("is empty; expected at least one token id.", path="$.token_ids")
     flags = need(record, "loss_mask", list, "$", "a list of true and false, one a token id")
     mask = flag_array(flags, n, "$.loss_mask")
-    tokens = NodeTokens(token_ids, mask.astype(np.int8), logprobs=_logprobs(record, mask))
+    tokens = NodeTokens(
+        token_ids,
+        mask.astype(np.int8),
+        logprobs=_logprobs(record, mask),
+        places=(IdPlace("$.token_ids", 0, n),),
+    )
     step = get(record, "step", int, "$", "a whole number")
     rank = get(record, "rank", int, "$", "a whole number")
     name = _RANK.fullmatch(place.path.name.partition(".")[0])
@@ -72,8 +78,8 @@ def _logprobs(record: Mapping[str, Any], mask: NDArray[np.bool_]) -> NDArray[np.
         return None
     if len(given) not in (len(mask), n_sampled := int(mask.sum())):
         raise ConversationError(
-            f"has {len(given):,} values; expected {len(mask):,}, one a token id, or {n_sampled:,}, one where "
-            "loss_mask is true.",
+            f"has {counted(len(given), 'value')}; expected {len(mask):,}, one a token id, or {n_sampled:,}, "
+            "one where loss_mask is true.",
             path=path,
         )
     values = logprob_array(given, path)
@@ -90,8 +96,10 @@ FORMAT = Format(
     has_ids=True,
     has_logprobs=True,
     has_branches=False,
-    example='{"step": 3, "rank": 0, "token_ids": [1, 15, 27, 2], "loss_mask": [false, false, true, true], '
-    '"inference_logprobs": [0.0, 0.0, -0.5, -0.25]}',
+    example='{"step": 3, "rank": 0, '
+    '"token_ids": [1, 4093, 198, 26843, 2, 198, 1, 520, 9531, 198, 19556, 17, 2], '
+    '"loss_mask": [false, false, false, false, false, false, false, false, false, false, true, true, true], '
+    '"inference_logprobs": [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -0.5, -0.25, -0.125]}',
     matches=_matches,
     parse=_parse,
     holds_ids=_matches,

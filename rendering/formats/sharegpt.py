@@ -11,8 +11,11 @@ from tokscore.rendering.conversations import Conversation, check_message, check_
 from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.formats import Format, Place
 from tokscore.rendering.formats.fields import get, metadata_text, need, object_at
+from tokscore.rendering.traces import NO_PARENT, Node, Trace, linear
 
 _CALL = "function_call"
+_ASSISTANT = "assistant"
+_CHOICES = ("chosen", "rejected")
 _ROLES: Mapping[str, str] = {
     "system": "system",
     "human": "user",
@@ -27,7 +30,7 @@ _ROLES: Mapping[str, str] = {
     "observation": "tool",
     "function": "tool",
 }
-_METADATA = ("source", "dataset", "model", "category", "language", "score", "weight", "metadata")
+_METADATA = ("source", "dataset", "model", "category", "language", "score", "weight", "kto_tag", "metadata")
 _TOOL_CALL = '{"name", "arguments"} or a list of them, as JSON text'
 
 
@@ -58,7 +61,35 @@ def _matches(record: Mapping[str, Any]) -> bool:
     return isinstance(turns, list) and all(isinstance(turn, dict) and "from" in turn for turn in turns[:1])
 
 
-def _parse(record: Mapping[str, Any], _place: Place) -> Conversation:
+def _parse(record: Mapping[str, Any], _place: Place) -> Conversation | Trace:
+    if any(record.get(key) is not None for key in _CHOICES):
+        return _preference(record)
+    return Conversation(
+        messages=_messages(record),
+        tools=tools_or_text(record.get("tools"), "$.tools"),
+        metadata=metadata_text(record, _METADATA),
+    )
+
+
+def _preference(record: Mapping[str, Any]) -> Trace:
+    nodes = linear([Node(NO_PARENT, (message,)) for message in _messages(record)])
+    n_prompt = len(nodes)
+    for key in _CHOICES:
+        turn = need(record, key, dict, "$", "an object with from and value, as chosen and rejected both are")
+        message = _message(turn, f"$.{key}")
+        if message["role"] != _ASSISTANT:
+            raise ConversationError(
+                f"is {shown(turn['from'])}; expected a speaker who is the assistant.", path=f"$.{key}.from"
+            )
+        nodes.append(Node(n_prompt - 1, (message,), is_sampled=True))
+    return Trace(
+        nodes,
+        tools_or_text(record.get("tools"), "$.tools"),
+        metadata=metadata_text(record, _METADATA, branches=list(_CHOICES)),
+    )
+
+
+def _messages(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     turns = need(record, "conversations", list, "$", "a list of objects with from and value")
     if not turns:
         raise ConversationError(
@@ -73,11 +104,7 @@ def _parse(record: Mapping[str, Any], _place: Place) -> Conversation:
             f"is {shown(system)}, and the first message is another system text; expected one of them.",
             path="$.system",
         )
-    return Conversation(
-        messages=messages,
-        tools=tools_or_text(record.get("tools"), "$.tools"),
-        metadata=metadata_text(record, _METADATA),
-    )
+    return messages
 
 
 def _message(turn: object, path: str) -> dict[str, Any]:
@@ -114,10 +141,11 @@ def _call(call: object, path: str) -> dict[str, Any]:
 FORMAT = Format(
     name="sharegpt",
     fields="conversations[from, value], system, tools; human and user are the user, gpt, chatgpt, assistant, "
-    "bot and model the assistant, tool, observation and function a tool, function_call holds tool calls",
+    "bot and model the assistant, tool, observation and function a tool, function_call holds tool calls; "
+    "chosen[from, value] and rejected[from, value] behind them are two branches",
     has_ids=False,
     has_logprobs=False,
-    has_branches=False,
+    has_branches=True,
     example='{"id": "a", "conversations": [{"from": "human", "value": "Hi"}, '
     '{"from": "gpt", "value": "Hello!"}]}',
     matches=_matches,

@@ -15,7 +15,8 @@ from tokscore.rendering.formats import Format, Place
 from tokscore.rendering.formats.fields import flag_array, get, id_array, logprob_array, need, object_at
 from tokscore.rendering.rendered import NO_MESSAGE
 from tokscore.rendering.spans import run_spans
-from tokscore.rendering.traces import NO_PARENT, Node, NodeTokens, Trace
+from tokscore.rendering.traces import NO_PARENT, IdPlace, Node, NodeTokens, Trace
+from tokscore.rendering.words import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,7 +60,7 @@ def mask_nodes(tokens: NodeTokens, messages: Sequence[Mapping[str, Any]] | None)
     for share in shares:
         start, at = (at, at) if share.step is None else spans[share.step]
         sampled = share.step is not None and is_sampled[share.step]
-        nodes.append(Node(len(nodes) - 1, share.messages, sampled, _cut(tokens, start, at)))
+        nodes.append(Node(len(nodes) - 1, share.messages, sampled, tokens.cut(start, at)))
     return nodes
 
 
@@ -233,6 +234,10 @@ def _branch(record: Mapping[str, Any], path: str) -> list[Node]:
         _mask(record, len(prompt), n, path),
         None if is_content is None else flag_array(is_content, n, f"{path}.is_content"),
         _logprobs(record, len(completion), n, path),
+        places=(
+            IdPlace(f"{path}.prompt_token_ids", 0, len(prompt)),
+            IdPlace(f"{path}.completion_token_ids", 0, len(completion)),
+        ),
     )
     given = record.get("messages")
     messages = None if given is None else check_messages(given, f"{path}.messages", allow_media=True)
@@ -255,8 +260,8 @@ def _logprobs(record: Mapping[str, Any], n_completion: int, n: int, path: str) -
         return None
     if len(values) not in (n, n_completion):
         raise ConversationError(
-            f"has {len(values):,} values; expected {n:,}, one a token id, or {n_completion:,}, one a "
-            "completion id.",
+            f"has {counted(len(values), 'value')}; expected {n:,}, one a token id, or {n_completion:,}, one "
+            "a completion id.",
             path=f"{path}.logprobs",
         )
     found = np.full(n, np.nan, np.float32)
@@ -280,13 +285,13 @@ def _run_nodes(
     for start, stop, run in _bounds(runs):
         # A message of which nothing was printed, or only later, is a node without ids.
         while n_added < run.message:
-            nodes.append(_node(nodes, said[n_added], n_added in turns, _cut(tokens, start, start)))
+            nodes.append(_node(nodes, said[n_added], n_added in turns, tokens.cut(start, start)))
             n_added += 1
         own = said[run.message] if n_added == run.message else None
         n_added += own is not None
-        nodes.append(_node(nodes, own, own is not None and run.message in turns, _cut(tokens, start, stop)))
+        nodes.append(_node(nodes, own, own is not None and run.message in turns, tokens.cut(start, stop)))
     for i in range(n_added, len(said)):
-        nodes.append(_node(nodes, said[i], False, _cut(tokens, stop, stop)))
+        nodes.append(_node(nodes, said[i], False, tokens.cut(stop, stop)))
     return nodes
 
 
@@ -330,7 +335,7 @@ def _runs(given: Sequence[Any], n_ids: int, path: str) -> tuple[list[_Run], dict
                 )
         runs.append(_Run(stop, message))
     if stop != n_ids:
-        raise ConversationError(f"covers {stop:,} of {n_ids:,} token ids.", path=f"{path}.roles")
+        raise ConversationError(f"covers {stop:,} of {counted(n_ids, 'token id')}.", path=f"{path}.roles")
     return runs, roles
 
 
@@ -351,7 +356,7 @@ def _said(
         return [{"role": roles[i]} for i in range(len(roles))]
     if last >= len(messages):
         raise ConversationError(
-            f"has message {last}; there are {len(messages):,} messages.", path=f"{path}.roles"
+            f"has message {last}; expected one of {counted(len(messages), 'message')}.", path=f"{path}.roles"
         )
     for i, role in sorted(roles.items()):
         if messages[i]["role"] != role:
@@ -362,17 +367,6 @@ def _said(
     return list(messages)
 
 
-def _cut(tokens: NodeTokens, start: int, stop: int) -> NodeTokens:
-    is_content, logprobs, owners = tokens.is_content, tokens.logprobs, tokens.message_indices
-    return NodeTokens(
-        tokens.token_ids[start:stop],
-        tokens.sampled_mask[start:stop],
-        None if is_content is None else is_content[start:stop],
-        None if logprobs is None else logprobs[start:stop],
-        None if owners is None else owners[start:stop],
-    )
-
-
 FORMAT = Format(
     name="tokens",
     fields="prompt_token_ids, completion_token_ids, mask, roles[[role, n_tokens, message_index]], "
@@ -380,8 +374,9 @@ FORMAT = Format(
     has_ids=True,
     has_logprobs=True,
     has_branches=True,
-    example='{"id": "a", "prompt_token_ids": [1, 15, 2], "completion_token_ids": [27, 2], '
-    '"roles": [["user", 3], ["assistant", 2]], "logprobs": [-0.5, -0.25]}',
+    example='{"id": "a", "prompt_token_ids": [1, 4093, 198, 26843, 2, 198, 1, 520, 9531, 198], '
+    '"completion_token_ids": [19556, 17, 2], "roles": [["user", 6], ["assistant", 7]], '
+    '"logprobs": [-0.5, -0.25, -0.125]}',
     matches=_matches,
     parse=_parse,
     holds_ids=_matches,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tokscore.rendering.conversations import check_messages, check_template_kwargs, kind_of
+from tokscore.rendering.conversations import check_message, check_messages, check_template_kwargs, kind_of
 from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.formats import Format, Place
 from tokscore.rendering.formats.fields import metadata_text
@@ -23,7 +23,7 @@ _Messages = Sequence[Mapping[str, Any]]
 
 
 def _matches(record: Mapping[str, Any]) -> bool:
-    if all(_is_given(record, key) for key in _CHOICES):
+    if all(_is_given(record, key) for key in _CHOICES) or _are_single(record):
         return True
     if not _is_given(record, "prompt"):
         return False
@@ -34,8 +34,15 @@ def _is_given(record: Mapping[str, Any], key: str) -> bool:
     return isinstance(record.get(key), (str, list))
 
 
+def _are_single(record: Mapping[str, Any]) -> bool:
+    """Whether the choices are a message each, behind those of the prompt."""
+    return all(isinstance(record.get(key), dict) for key in _CHOICES)
+
+
 def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
     prompt = _messages(record, "prompt", "user")
+    if prompt is None and _are_single(record):
+        prompt = _messages(record, "messages", "user")
     is_preference = any(record.get(key) is not None for key in _CHOICES)
     answers: list[_Messages] = []
     if is_preference:
@@ -81,6 +88,9 @@ def _messages(record: Mapping[str, Any], key: str, role: str) -> _Messages | Non
         return None
     if isinstance(value, str):
         return [{"role": role, "content": value}]
+    if isinstance(value, dict) and key in _CHOICES:
+        check_message(value, f"$.{key}")
+        return [value]
     if not isinstance(value, list):
         raise ConversationError(f"is {kind_of(value)}; expected text or a list of messages.", path=f"$.{key}")
     return check_messages(value, f"$.{key}")
@@ -97,13 +107,15 @@ def _split(
     common = chosen[:n_common]
     if prompt is None:
         for key in _CHOICES:
-            if isinstance(record[key], str):
+            if not isinstance(record[key], list):
+                found = "text" if isinstance(record[key], str) else "one message"
                 raise ConversationError(
-                    "is text, of which the prompt cannot be told; expected messages, or a prompt of its own.",
+                    f"is {found}, of which the prompt cannot be told; expected messages, or a prompt of its "
+                    "own.",
                     path=f"$.{key}",
                 )
     else:
-        is_text_in_common = isinstance(record["prompt"], str) and prompt[0] in common
+        is_text_in_common = isinstance(record.get("prompt"), str) and prompt[0] in common
         if not is_text_in_common and list(common[: len(prompt)]) != list(prompt):
             return prompt, [chosen, rejected]
     return common, [chosen[n_common:], rejected[n_common:]]
@@ -115,7 +127,7 @@ FORMAT = Format(
     "of texts alone is tokenised as it is, without a template, as TRL does), tools, chat_template_kwargs; "
     "all numbers, flags and texts "
     "beside them, such as label, score and margin, are metadata. Without a prompt, chosen and rejected share "
-    "their first equal messages",
+    "their first equal messages; where each is one message, messages are the prompt",
     has_ids=False,
     has_logprobs=False,
     has_branches=True,

@@ -25,7 +25,7 @@ from tokscore.rendering.formats.fields import (
 )
 from tokscore.rendering.formats.openai_batch import check_counts
 from tokscore.rendering.formats.tokens import shifted
-from tokscore.rendering.traces import NO_PARENT, Node, NodeTokens, Trace, Usage, check_parents
+from tokscore.rendering.traces import NO_PARENT, IdPlace, Node, NodeTokens, Trace, Usage, check_parents
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -202,6 +202,7 @@ def _tokens(node: Mapping[str, Any], is_sampled: bool, path: str) -> NodeTokens 
         np.full(n, -1 if is_sampled else 0, np.int8) if mask is None else mask.astype(np.int8),
         flag_array(content, n, f"{path}.is_content") if content else None,
         logprobs,
+        places=(IdPlace(f"{path}.token_ids", 0, n),),
     )
 
 
@@ -281,9 +282,10 @@ FORMAT = Format(
     has_logprobs=True,
     has_branches=True,
     example='{"traces": [{"nodes": [{"parent": null, "message": {"role": "user", "content": "Hi"}, '
-    '"token_ids": [1, 15, 2], "mask": [false, false, false]}, {"parent": 0, "sampled": true, "message": '
-    '{"role": "assistant", "content": "Hello!"}, "token_ids": [3, 27, 2], "mask": [false, true, true], '
-    '"logprobs": [-0.5, -0.25]}]}]}',
+    '"token_ids": [1, 4093, 198, 26843, 2, 198], "mask": [false, false, false, false, false, false]}, '
+    '{"parent": 0, "sampled": true, "message": {"role": "assistant", "content": "Hello!"}, "token_ids": '
+    '[1, 520, 9531, 198, 19556, 17, 2], "mask": [false, false, false, false, true, true, true], '
+    '"logprobs": [-0.5, -0.25, -0.125]}]}]}',
     matches=_matches,
     parse=_parse,
     holds_ids=_holds_ids,

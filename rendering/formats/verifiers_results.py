@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from tokscore.rendering.conversations import check_objects, kind_of
@@ -18,9 +20,10 @@ from tokscore.rendering.formats.fields import (
     metadata_text,
     need,
 )
-from tokscore.rendering.formats.tokens import share_messages, unshared
+from tokscore.rendering.formats.tokens import Share, share_messages, shifted, unshared
 from tokscore.rendering.formats.verifiers import openai_message, openai_tools
-from tokscore.rendering.traces import NO_PARENT, Node, NodeTokens, Trace, linear
+from tokscore.rendering.traces import NO_PARENT, IdPlace, Node, NodeTokens, Trace, linear
+from tokscore.rendering.words import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,6 +44,7 @@ _METADATA = (
 )
 _IDS = "a list of token ids"
 _FLAGS = "a list of true and false, one a token id"
+_NO_IDS = NodeTokens(np.zeros(0, np.int32), np.zeros(0, np.int8))
 
 
 class _Tree:
@@ -113,10 +117,41 @@ def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
         return Trace(_step_nodes(steps, prompt, completion), tools, metadata=metadata)
     if not prompt and not completion:
         raise ConversationError("and completion are empty; expected messages.", path="$.prompt")
+    branching = _branching_nodes(steps)
+    if branching is not None:
+        return Trace(branching, tools, metadata=metadata)
     nodes = [Node(NO_PARENT, (message,)) for message in prompt]
     nodes += [Node(NO_PARENT, (message,), message["role"] == "assistant") for message in completion]
     is_text = all(isinstance(record.get(each), str) for each in ("prompt", "completion"))
     return Trace(linear(nodes), tools, metadata=metadata, is_text=is_text)  # asked for as text, not as a chat
+
+
+def _branching_nodes(steps: Sequence[Mapping[str, Any]]) -> list[Node] | None:
+    """The messages of steps that do not follow each other, beginnings that they share once; otherwise None.
+
+    Steps that do are the messages of the record, which may end with more.
+    """
+    nodes: list[Node] = []
+    places: dict[tuple[int, bytes], int] = {}
+
+    def add(parent: int, message: Mapping[str, Any], *, is_sampled: bool) -> int:
+        nodes.append(Node(parent, (message,), is_sampled))
+        places[parent, msgspec.json.encode(message, order="sorted")] = len(nodes) - 1
+        return len(nodes) - 1
+
+    for i, step in enumerate(steps):
+        path = f"$.trajectory[{i}]"
+        said = _messages(step, "prompt", "user", path, allow_media=False)
+        spoken = _messages(step, "completion", "assistant", path, allow_media=False)
+        if not said or not spoken:
+            return None
+        at = NO_PARENT
+        for message in said:
+            known = places.get((at, msgspec.json.encode(message, order="sorted")))
+            at = add(at, message, is_sampled=False) if known is None else known
+        for message in spoken:  # equal answers were generated one by one
+            at = add(at, message, is_sampled=message["role"] == "assistant")
+    return None if all(node.parent == i - 1 for i, node in enumerate(nodes)) else nodes
 
 
 def _per_step(steps: Sequence[Mapping[str, Any]], key: str) -> list[object] | None:
@@ -146,7 +181,9 @@ def _messages(
 def _step_nodes(
     steps: Sequence[Mapping[str, Any]], prompt: list[dict[str, Any]], completion: list[dict[str, Any]]
 ) -> list[Node]:
+    has_messages = _have_messages(steps)
     tree = _Tree()
+    answers: list[int] = []
     for i, step in enumerate(steps):
         path = f"$.trajectory[{i}]"
         tokens = get(step, "tokens", dict, path, "an object or null")
@@ -165,40 +202,99 @@ def _step_nodes(
         parent, n_shared = tree.longest_prefix(before.token_ids)
         own = tuple((said or [])[tree.n_messages(parent) :])
         if own or n_shared < len(before.token_ids):
-            rest = NodeTokens(before.token_ids[n_shared:], before.sampled_mask[n_shared:])
+            rest = before.cut(n_shared, len(before.token_ids))
             parent = tree.add(Node(parent, own, tokens=rest))
-        tree.add(Node(parent, tuple(spoken or [{"role": "assistant"}]), True, answer))
-    if len(steps) == 1 or any(
-        step.get(key) is not None for step in steps for key in ("prompt", "completion")
-    ):
+        answers.append(tree.add(Node(parent, tuple(spoken or [{"role": "assistant"}]), True, answer)))
+    if len(steps) == 1 or has_messages:
         return tree.nodes
-    return _with_messages(tree.nodes, completion)
+    nodes = _with_answers(tree.nodes, answers, completion)
+    if [message["role"] for message in completion] == ["assistant"] * len(steps):
+        return nodes  # some environments list the answers of all steps
+    return _with_messages(nodes, prompt, completion)
 
 
-def _with_messages(nodes: list[Node], completion: Sequence[Mapping[str, Any]]) -> list[Node]:
-    """The nodes with the messages behind the prompt; the first has them all where it cannot be told whose.
+def _have_messages(steps: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the steps carry their messages; those of the record stand in on the first and a single one."""
+    having = [i for i, step in enumerate(steps) if step.get("prompt") or step.get("completion")]
+    if not having or len(steps) == 1:
+        return bool(having)
+    for i, step in enumerate(steps):
+        for key in ("prompt", "completion") if i else ("completion",):
+            if step.get(key) is None:
+                raise ConversationError(
+                    f"is missing; expected messages on all steps, as on trajectory[{having[0]}], or on none.",
+                    path=f"$.trajectory[{i}].{key}",
+                )
+    return True
 
-    Of several branches, only the prompt is known.
+
+def _with_answers(
+    nodes: Sequence[Node], answers: Sequence[int], completion: Sequence[Mapping[str, Any]]
+) -> list[Node]:
+    """The nodes with the text of every step's answer, where the completion has one of each."""
+    found = list(nodes)
+    spoken = [message for message in completion if message["role"] == "assistant"]
+    if len(spoken) == len(answers):
+        for i, message in zip(answers, spoken, strict=True):
+            found[i] = found[i]._replace(messages=(message,))
+    return found
+
+
+def _with_messages(
+    nodes: list[Node], prompt: Sequence[Mapping[str, Any]], completion: Sequence[Mapping[str, Any]]
+) -> list[Node]:
+    """The nodes with the messages behind the prompt, which are those of the branch of the last step.
+
+    Where it cannot be told which of its nodes they belong to, that branch shares no nodes with others and the
+    first of them has all messages.
+
+    Source:
+        verifiers, `MultiTurnEnv.render_completion`: prompt and completion of the last step, without as many
+        messages as the record's prompt has.
     """
-    n_before = 0 if nodes[0].is_sampled else 1
-    if not all(node.parent == i - 1 for i, node in enumerate(nodes)):
-        return nodes
-    shares = share_messages(completion, [node.is_sampled for node in nodes[n_before:]])
-    if shares is None:
-        said = [*(nodes[0].messages if n_before else ()), *completion]
-        shares, n_before = unshared(said, len(nodes)), 0
-    no_ids = NodeTokens(np.zeros(0, np.int32), np.zeros(0, np.int8))
-    return linear(
-        [
-            *nodes[:n_before],
-            *(
-                Node(NO_PARENT, share.messages, tokens=no_ids)
-                if share.step is None
-                else nodes[n_before + share.step]._replace(messages=share.messages)
-                for share in shares
-            ),
-        ]
-    )
+    path = [len(nodes) - 1]
+    while (parent := nodes[path[0]].parent) != NO_PARENT:
+        path.insert(0, parent)
+    root = nodes[path[0]]
+    n_before = 0 if root.is_sampled else 1
+    shares = share_messages(completion, [nodes[i].is_sampled for i in path[n_before:]])
+    if shares is None or (path[0] != 0 and root.is_sampled):
+        return _with_own_branch(nodes, path, unshared([*prompt, *completion], len(path)))
+    own, before = {path[0]: tuple(prompt) if n_before else ()}, dict[int, tuple[Mapping[str, Any], ...]]()
+    behind: tuple[Mapping[str, Any], ...] = ()
+    for share in shares:
+        if share.step is None:
+            behind = share.messages
+        else:
+            own[path[n_before + share.step]] = share.messages
+            before[path[n_before + share.step]], behind = behind, ()
+    found: list[Node] = []
+    places = {NO_PARENT: NO_PARENT}
+    for i, node in enumerate(nodes):
+        parent = places[node.parent]
+        if before.get(i):
+            found.append(Node(parent, before[i], tokens=_NO_IDS))
+            parent = len(found) - 1
+        found.append(node._replace(parent=parent, messages=own.get(i, node.messages)))
+        places[i] = len(found) - 1
+    if behind:
+        found.append(Node(len(found) - 1, behind, tokens=_NO_IDS))
+    return found
+
+
+def _with_own_branch(nodes: Sequence[Node], path: Sequence[int], shares: Sequence[Share]) -> list[Node]:
+    """The nodes with those of the last branch apart, which have other messages."""
+    n_children = Counter(node.parent for node in nodes)
+    n_shared = next((i for i in range(len(path), 0, -1) if n_children[path[i - 1]] > 1), 0)
+    alone = set(path[n_shared:])
+    found: list[Node] = []
+    places = {NO_PARENT: NO_PARENT}
+    for i, node in enumerate(nodes):
+        if i not in alone:
+            found.append(node._replace(parent=places[node.parent]))
+            places[i] = len(found) - 1
+    own = [nodes[i]._replace(messages=share.messages) for i, share in zip(path, shares, strict=True)]
+    return [*found, *shifted(linear(own), len(found))]
 
 
 def _prompt_tokens(tokens: Mapping[str, Any], step: str) -> NodeTokens:
@@ -206,7 +302,7 @@ def _prompt_tokens(tokens: Mapping[str, Any], step: str) -> NodeTokens:
     ids = id_array(need(tokens, "prompt_ids", list, path, _IDS), f"{path}.prompt_ids")
     flags = get(tokens, "prompt_mask", list, path, _FLAGS)
     mask = np.zeros(len(ids), bool) if flags is None else flag_array(flags, len(ids), f"{path}.prompt_mask")
-    return NodeTokens(ids, mask.astype(np.int8))
+    return NodeTokens(ids, mask.astype(np.int8), places=(IdPlace(f"{path}.prompt_ids", 0, len(ids)),))
 
 
 def _answer_tokens(tokens: Mapping[str, Any], step: str) -> NodeTokens:
@@ -219,10 +315,12 @@ def _answer_tokens(tokens: Mapping[str, Any], step: str) -> NodeTokens:
     given = get(tokens, "completion_logprobs", list, path, "a list of numbers, one a completion id") or None
     if given is not None and len(given) != n:
         raise ConversationError(
-            f"has {len(given):,} values for {n:,} token ids.", path=f"{path}.completion_logprobs"
+            f"has {counted(len(given), 'value')} for {counted(n, 'token id')}.",
+            path=f"{path}.completion_logprobs",
         )
     logprobs = None if given is None else logprob_array(given, f"{path}.completion_logprobs")
-    return NodeTokens(ids, mask.astype(np.int8), logprobs=logprobs)
+    places = (IdPlace(f"{path}.completion_ids", 0, n),)
+    return NodeTokens(ids, mask.astype(np.int8), logprobs=logprobs, places=places)
 
 
 FORMAT = Format(
@@ -233,9 +331,10 @@ FORMAT = Format(
     has_logprobs=True,
     has_branches=True,
     example='{"prompt": [{"role": "user", "content": "Hi"}], "completion": [{"role": "assistant", "content": '
-    '"Hello!"}], "reward": 1.0, "trajectory": [{"tokens": {"prompt_ids": [1, 15, 2], "prompt_mask": '
-    '[0, 0, 0], "completion_ids": [27, 2], "completion_mask": [1, 1], "completion_logprobs": '
-    "[-0.5, -0.25]}}]}",
+    '"Hello!"}], "reward": 1.0, "trajectory": [{"tokens": {"prompt_ids": '
+    '[1, 4093, 198, 26843, 2, 198, 1, 520, 9531, 198], "prompt_mask": [0, 0, 0, 0, 0, 0, 0, 0, 0, 0], '
+    '"completion_ids": [19556, 17, 2], "completion_mask": [1, 1, 1], "completion_logprobs": '
+    "[-0.5, -0.25, -0.125]}}]}",
     matches=_matches,
     parse=_parse,
     holds_ids=_holds_ids,

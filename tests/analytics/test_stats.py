@@ -142,7 +142,9 @@ def test_percentiles_are_within_their_error(conversations: list[Any], write_data
     assert percentiles[1].p50 == pytest.approx(first[3], rel=1e-3)
 
 
-@pytest.mark.parametrize("by", ["role,message_index", "conversation_id,is_sampled", "source,position,role"])
+@pytest.mark.parametrize(
+    "by", ["role,message_index", "conversation_id,is_sampled", "source,position,role", "branch,role"]
+)
 def test_groups_of_several_columns_match_a_plain_aggregation(
     conversations: list[Any], write_dataset: Make, by: str
 ) -> None:

@@ -30,7 +30,7 @@ def refused(finished: subprocess.CompletedProcess[str], exit_code: int, *message
 class TestRecords:
     def test_missing_file(self, tokscore: Run, tiny_model: Path, tmp_path: Path, command: str) -> None:
         finished = tokscore(command, tmp_path / "no.jsonl", "-m", tiny_model, "-o", tmp_path / "out")
-        refused(finished, 3, "no.jsonl does not exist; expected a JSONL file")
+        refused(finished, 3, "no.jsonl does not exist; expected a file of conversations")
 
     def test_empty_file(self, tokscore: Run, tiny_model: Path, tmp_path: Path, command: str) -> None:
         (tmp_path / "empty.jsonl").touch()
@@ -254,9 +254,7 @@ def test_a_run_in_which_all_failed_fails_again(
 ) -> None:
     arguments = ("render", write_jsonl({}), "-m", tiny_model, "-o", tmp_path / "out")
     for _ in range(2):
-        refused(
-            tokscore(*arguments, "--on-error", "skip"), 3, "none of the 1 conversations could be rendered"
-        )
+        refused(tokscore(*arguments, "--on-error", "skip"), 3, "the only conversation could not be rendered")
 
 
 def test_a_failed_attempt_leaves_the_directory_free(

@@ -14,10 +14,14 @@ from pathlib import Path
 import pytest
 
 from tokscore.cli.explain import print_explanation
-from tokscore.cli.options import Format
-from tokscore.rendering import ChatTokenizer, Renderer
+from tokscore.cli.options import By, Format
+from tokscore.cli.render import print_summary
+from tokscore.cli.stats import print_stats
+from tokscore.rendering import ChatTokenizer, Renderer, open_source
+from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.explanation import explain
 from tokscore.rendering.plan import plan_files
+from tokscore.rendering.run import render
 from tokscore.rendering.source import ConversationSource
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -82,6 +86,52 @@ def test_json_and_csv_hold_a_row_a_token(tokscore: Run, arguments: tuple[str, ..
     assert [row["text"] for row in rows] == [token["text"] for token in printed["tokens"]]
 
 
+def test_all_branches_are_shown(tokscore: Run, tiny_model: Path, write_jsonl: Write) -> None:
+    answers = {key: [{"role": "assistant", "content": key}] for key in ("chosen", "rejected")}
+    path = write_jsonl({"id": "p", "prompt": [{"role": "user", "content": "Hi"}], **answers})
+    shown = tokscore("render", path, "-m", tiny_model, "--explain", "p")
+    assert shown.returncode == 0, shown.stderr
+    first, second = shown.stdout.split("\n\np branch 1 of 2  convs.jsonl:1  ")
+    assert first.startswith("p branch 0 of 2  convs.jsonl:1  29 tokens, 7 sampled")
+    assert "c│h│o│s│e│n" in first
+    assert "r│e│j│e│c│t│e│d" in second
+    assert shown.stderr.count("S sampled") == 1
+    printed = json.loads(
+        tokscore("render", path, "-m", tiny_model, "--explain", "p", "--format", "json").stdout
+    )
+    assert [each["branch"] for each in printed["branches"]] == [0, 1]
+    lengths = [sum(token["branch"] == i for token in printed["tokens"]) for i in (0, 1)]
+    assert [each["n_tokens"] for each in printed["branches"]] == lengths
+
+
+def test_tables_by_message_name_the_branch_where_there_are_several(
+    tiny_model: Path, write_jsonl: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = {key: [{"role": "assistant", "content": key}] for key in ("chosen", "rejected")}
+    preference = {"id": "p", "prompt": [{"role": "user", "content": "Hi"}], **answers}
+    out = tmp_path / "out"
+    render(open_source([str(write_jsonl(preference))], str(tiny_model)), out)
+    print_summary(Dataset(out), Format.TABLE, By.MESSAGE)
+    rows = [line.split()[:4] for line in capsys.readouterr().out.splitlines() if line.startswith("  p ")]
+    assert [row[1:] for row in rows] == [
+        ["0", "0", "user"],
+        ["0", "1", "assistant"],
+        ["1", "0", "user"],
+        ["1", "1", "assistant"],
+    ]
+    print_stats(out, "message_index", Format.CSV)
+    assert "1 conversation with several branches" in capsys.readouterr().err
+    print_stats(out, "branch,message_index", Format.CSV)
+    printed = capsys.readouterr()
+    assert "several branches" not in printed.err
+    groups = [row["group"] for row in csv.DictReader(io.StringIO(printed.out))]
+    assert groups == ["0, 0", "0, 1", "1, 0", "1, 1", "(all)"]
+    del preference["rejected"], preference["chosen"]
+    render(open_source([str(write_jsonl(preference))], str(tiny_model)), tmp_path / "one")
+    print_summary(Dataset(tmp_path / "one"), Format.TABLE, By.MESSAGE)
+    assert "branch" not in capsys.readouterr().out
+
+
 def test_an_unknown_id_is_bad_input_and_names_close_ones(tokscore: Run, arguments: tuple[str, ...]) -> None:
     shown = tokscore(*arguments, "greetings")
     assert shown.returncode == 3
@@ -107,7 +157,7 @@ def test_an_unknown_mask_is_shown_with_its_reason(
     shown = tokscore(*arguments, "a", "--template", tmp_path / "t.jinja").stdout
     assert "sampled unknown: " in shown
     assert "?C  content            o\n" in shown
-    assert "dropped: 1 characters of its text" in shown
+    assert "dropped: 1 character of its text" in shown
 
 
 @pytest.mark.parametrize("no_color", ["", "1"])
@@ -137,10 +187,10 @@ def test_the_first_difference_from_transformers_is_marked(
     )
     path = write_jsonl(RECORD)
     source = ConversationSource(plan_files([str(path)]), Renderer(tokenizer), {})
-    explanation = explain(source, "a")
+    (explanation,) = explain(source, "a")
     assert explanation.difference is not None
     assert "'o<|im_end|>\\n' here, 'es<|im_end|>\\n' there" in explanation.difference.reason
     assert explanation.texts[explanation.different_token or 0] == "o"
-    print_explanation(explanation, Format.TABLE)
+    print_explanation([explanation], Format.TABLE)
     shown = capsys.readouterr().out
     assert "content            Y\n        ≠ first difference from transformers\n" in shown

@@ -14,10 +14,12 @@ import pytest
 
 from tokscore.rendering import ConversationError, open_source
 from tokscore.rendering.dataset import Dataset
+from tokscore.rendering.drift import Drift, NotRecorded, drift
 from tokscore.rendering.formats import FORMATS, load_format
 from tokscore.rendering.formats.tokens import tokens_record
 from tokscore.rendering.rendered import RenderedConversation
 from tokscore.rendering.run import OnError, render
+from tokscore.rendering.source import ConversationSource
 from tokscore.scoring import plan_engine
 from tokscore.scoring.run import score
 
@@ -160,13 +162,16 @@ BAD_RECORDS = {
     ),
     "mask of another length": (
         {"nodes": [node(None, [1, 2], mask=[True])]},
-        "$.nodes[0].mask has 1 values for 2 token ids.",
+        "$.nodes[0].mask has 1 value for 2 token ids.",
     ),
     "logprobs that do not fit the mask": (
         {"nodes": [node(None, [1, 2], mask=[True, False], logprobs=[-1.0, -2.0])]},
-        "$.nodes[0].logprobs has 2 values; the mask holds true 1 times.",
+        "$.nodes[0].logprobs has 2 values; the mask holds true 1 time.",
     ),
-    "no such id": ({"nodes": [node(None, [9999])]}, "holds the token id 9999; tiny has 0 to 258."),
+    "no such id": (
+        {"nodes": [node(None, [1]), node(0, [2, 9999])]},
+        "$.nodes[1].token_ids[1] is the token id 9999; expected 0 to 258, as tiny has.",
+    ),
     "another format": (
         {"conversations": [{"from": "human", "value": "Hi"}]},
         "looks like the format sharegpt, and the records before it like verifiers; expected one format a run.",
@@ -304,7 +309,22 @@ class TestDrift:
     ) -> None:
         failed = tokscore("drift", write_jsonl(conversation), "-m", tiny_model)
         assert failed.returncode == 3
-        assert "1 have no recorded token ids" in failed.stderr
+        assert "1 without recorded token ids" in failed.stderr
+
+    def test_text_has_no_ids_to_compare(self, tiny_model: Path, write_jsonl: Write) -> None:
+        path = write_jsonl({"prompt": "2 + 2 =", "completion": " 4"})
+        source = open_source(str(path), str(tiny_model))
+        assert isinstance(source, ConversationSource)
+        assert list(drift(source)) == [NotRecorded("convs.jsonl:1")]
+
+    def test_branches_without_text_cost_no_others(self, tiny_model: Path, write_jsonl: Write) -> None:
+        line = (FIXTURES / "verifiers_results.jsonl").read_text().splitlines()[7]
+        source = open_source(str(write_jsonl(line)), str(tiny_model))
+        assert isinstance(source, ConversationSource)
+        first, second, last = drift(source)
+        assert first == second == NotRecorded("convs.jsonl:1")
+        assert isinstance(last, Drift)
+        assert (last.branch, last.n_tokens) == (2, 7)
 
     def test_bad_records_are_skipped_when_asked(
         self, tokscore: Run, tiny_model: Path, write_jsonl: Write

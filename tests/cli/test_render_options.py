@@ -210,6 +210,6 @@ def test_the_summary_counts_control_tokens_from_content(
         "--format",
         "json",
     )
-    assert "warning: 2 control tokens came from the content of 1 messages (tool 2)" in finished.stderr
+    assert "warning: 2 control tokens came from the content of 1 message (tool 2)" in finished.stderr
     by_role = {row["role"]: row["n_control_tokens"] for row in json.loads(finished.stdout)["by_role"]}
     assert by_role == {"user": 0, "assistant": 0, "tool": 2, "(no message)": 0}

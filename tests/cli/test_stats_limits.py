@@ -290,4 +290,7 @@ def test_messages_alone_cannot_be_counted(
 ) -> None:
     failed = tokscore("stats", write_jsonl(conversation))
     assert failed.returncode == 3
-    assert ":1: $.nodes[1] is an answer without token ids, and no usage is reported" in failed.stderr
+    assert ":1: holds an answer at its node 1, of which neither token ids nor a usage say" in failed.stderr
+    assert "tokscore render FILE -m MODEL -o DIR, then tokscore stats DIR" in failed.stderr
+    turns = tokscore("stats", write_jsonl(conversation), "--limit", "max_turns=1", "--format", "csv")
+    assert turns.stdout.splitlines()[1] == "greeting,1,max_turns,,,"

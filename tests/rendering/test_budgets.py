@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokscore.rendering.budgets import LimitCount, Limits, Stop, first_stop
+from tokscore.rendering.budgets import LimitCount, LimitName, Limits, Stop, first_stop
 from tokscore.rendering.counting import TokenCounts
 from tokscore.rendering.errors import ConversationError, UsageError
 from tokscore.rendering.traces import NO_PARENT, Node, NodeTokens, Trace, linear
@@ -82,8 +82,18 @@ def test_a_limit_below_one_is_refused(limits: dict[str, int]) -> None:
 
 
 def test_tokens_that_cannot_be_counted_are_refused() -> None:
-    with pytest.raises(ConversationError, match="without token ids, and no usage is reported"):
-        first_stop(Trace([Node(-1, ({"role": "user", "content": "?"},))]), Limits(max_turns=1))
+    trace = Trace(
+        linear([Node(-1, ({"role": role},), role == "assistant") for role in ("user", "assistant")])
+    )
+    with pytest.raises(ConversationError, match="of which neither token ids nor a usage say"):
+        first_stop(trace, Limits(max_turns=1, output=1))
+
+
+def test_turns_are_counted_without_tokens() -> None:
+    roles = ("user", "assistant", "user", "assistant")
+    trace = Trace(linear([Node(-1, ({"role": role},), role == "assistant") for role in roles]))
+    assert first_stop(trace, Limits(max_turns=2)) == Stop(2, 3, LimitName.MAX_TURNS, None)
+    assert first_stop(trace, Limits(max_turns=3)) is None
 
 
 @st.composite

@@ -170,7 +170,7 @@ def test_recorded_masks_and_logprobs_win(renderer: Renderer) -> None:
 
 def test_an_id_beyond_the_vocabulary_is_an_error(renderer: Renderer) -> None:
     bad = Node(-1, (USER,), False, NodeTokens(np.array([2**30], np.int32), np.zeros(1, np.int8)))
-    with pytest.raises(ConversationError, match="holds the token id 1073741824"):
+    with pytest.raises(ConversationError, match="is the token id 1073741824; expected 0 to"):
         attributed(renderer, branch([bad]))
 
 

@@ -240,7 +240,7 @@ def write(path: Path, *found: dict[str, Any] | str) -> Path:
 
 
 def decoded(path: Path) -> list[Any]:
-    return [json.loads(line) for line in path.read_bytes().splitlines()]
+    return [json.loads(line) for line in path.read_bytes().splitlines() if line]
 
 
 def test_outputs_are_joined_in_the_order_of_the_requests(tmp_path: Path) -> None:
@@ -297,25 +297,26 @@ def test_requests_with_the_same_custom_id_get_no_output(tmp_path: Path) -> None:
     assert [each["response"] is None for each in found] == [True, False, True]
 
 
-def test_output_without_a_request_is_named(tmp_path: Path) -> None:
-    requests = write(tmp_path / "in.jsonl", request("a"))
-    outputs = write(tmp_path / "out.jsonl", output("a"), output("z"), output("y"))
-    with pytest.raises(InputError, match=r'^out\.jsonl: custom_id "z" is not in in\.jsonl; expected the'):
-        joined(requests, [outputs], ["in.jsonl", "out.jsonl"])
+def test_lines_that_are_no_outputs_of_a_request_come_behind_with_the_reason(tmp_path: Path) -> None:
+    requests = tmp_path / "in.jsonl"
+    requests.write_text(json.dumps(request("a")))
+    outputs = write(tmp_path / "out.jsonl", output("a"), "", output("z"), "not JSON", {"custom_id": 1})
+    found = decoded(joined(requests, [outputs], ["in.jsonl", "out.jsonl"]))
+    assert found[0]["output"] == "out.jsonl:1"
+    assert {each["output"]: each["unusable"] for each in found[1:]} == {
+        "out.jsonl:4": "is not JSON: JSON is malformed: invalid character (byte 4); expected one JSON object a line.",
+        "out.jsonl:5": "is no output of a batch; expected an object with custom_id, response and error.",
+        "out.jsonl:3": 'has custom_id "z", which in.jsonl lacks; expected a request for every output.',
+    }
 
 
-def test_request_with_two_outputs_is_named(tmp_path: Path) -> None:
-    requests = write(tmp_path / "in.jsonl", request("a"))
-    outputs = write(tmp_path / "out.jsonl", output("a"), output("a"))
-    with pytest.raises(InputError, match=r'^out\.jsonl: custom_id "a" has 2 outputs; expected one\.$'):
-        joined(requests, [outputs], ["in.jsonl", "out.jsonl"])
-
-
-def test_line_that_is_no_output_is_named(tmp_path: Path) -> None:
-    requests = write(tmp_path / "in.jsonl", request("a"))
-    outputs = write(tmp_path / "out.jsonl", output("a"), "", "not JSON")
-    with pytest.raises(InputError, match=r"^out\.jsonl:3: is no output of a batch; expected an object"):
-        joined(requests, [outputs], ["in.jsonl", "out.jsonl"])
+def test_request_with_two_outputs_says_where_they_are(tmp_path: Path) -> None:
+    requests = write(tmp_path / "in.jsonl", request("a"), request("b"))
+    outputs = write(tmp_path / "out.jsonl", output("a"), output("b"), output("a"))
+    first, second = decoded(joined(requests, [outputs], ["in.jsonl", "out.jsonl"]))
+    said = "custom_id a has 2 outputs (out.jsonl:1, out.jsonl:3); expected one"
+    assert first["error"] == {"message": said}
+    assert second["output"] == "out.jsonl:2"
 
 
 def pairs(*paths: Path) -> list[Source]:

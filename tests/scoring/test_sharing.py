@@ -76,7 +76,7 @@ def test_shards_write_their_parts_and_equal_manifests(spec: EngineSpec, tmp_path
 
 def test_a_shard_in_which_all_fails_says_so_without_the_other_parts(spec: EngineSpec, tmp_path: Path) -> None:
     source = MemorySource([[ids(0, 9)], ["no messages"]])
-    with pytest.raises(InputError, match=r"none of the 1 conversations could be scored.*no messages"):
+    with pytest.raises(InputError, match=r"the only conversation could not be scored.*no messages"):
         score(source, tmp_path, spec, shard=Shard(2, 2), on_error=OnError.SKIP)
 
 
