@@ -23,6 +23,7 @@ TOKENS_NAME, GROUPS_NAME = "tokens.parquet", "groups.parquet"
 def token_table(batch: ComparedBatch, by: Grouping) -> pa.Table:
     """A row for each compared token: its place, the columns of `by`, and every measure.
 
+    Where only the content is compared, `position` is the teacher's and `student_position` the student's.
     Logprobs, ranks and intervals are float64, an upper limit that is not there is null.
     """
     rows, conversations = batch.rows, batch.conversations
@@ -32,6 +33,8 @@ def token_table(batch: ComparedBatch, by: Grouping) -> pa.Table:
         "branch": pa.array(np.array([key[1] for key in keys], np.int32)[conversations]),
         "position": pa.array(batch.positions.astype(np.int32)),
     }
+    if batch.alignment is not None:
+        columns["student_position"] = pa.array(batch.student_positions.astype(np.int32))
     for name in dict.fromkeys(["token_id", *by.token_columns]):
         if name not in columns:
             column = batch.attribution[name].take(pa.array(rows))

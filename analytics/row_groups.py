@@ -44,8 +44,13 @@ class GroupedRows(NamedTuple):
     columns: pa.Table
 
 
-class _Encoded(NamedTuple):
-    """Values of one column as codes."""
+class Encoded(NamedTuple):
+    """One column as codes.
+
+    Attributes:
+        codes: int64 [rows], indices into `values`.
+        values: That may occur.
+    """
 
     codes: Codes
     values: list[GroupValue]
@@ -85,7 +90,7 @@ def _jobs(dataset: Dataset, by: Grouping, columns: Sequence[str]) -> Iterator[Ca
         known = _metadata(conversations, by)
         for groups, start, stop in _batches(metadata):
             part = {
-                name: _Encoded(encoded.codes[start:stop], encoded.values) for name, encoded in known.items()
+                name: Encoded(encoded.codes[start:stop], encoded.values) for name, encoded in known.items()
             }
             yield partial(_read, path, metadata, groups, by, wanted, part)
 
@@ -104,7 +109,7 @@ def _batches(metadata: pq.FileMetaData) -> Iterator[tuple[list[int], int, int]]:
         yield groups, start, stop
 
 
-def _metadata(path: Path, by: Grouping) -> dict[str, _Encoded]:
+def _metadata(path: Path, by: Grouping) -> dict[str, Encoded]:
     """For each `metadata.X`, the values of the rows of one part."""
     if not by.metadata_names:
         return {}
@@ -116,7 +121,7 @@ def _metadata(path: Path, by: Grouping) -> dict[str, _Encoded]:
         of_conversations = [
             codes.setdefault(metadata_value(text, name), len(codes)) for text in table["metadata"].to_pylist()
         ]
-        found[name] = _Encoded(np.repeat(np.array(of_conversations, np.int64), lengths), list(codes))
+        found[name] = Encoded(np.repeat(np.array(of_conversations, np.int64), lengths), list(codes))
     return found
 
 
@@ -126,17 +131,18 @@ def _read(
     groups: list[int],
     by: Grouping,
     columns: Sequence[str],
-    known: dict[str, _Encoded],
+    known: dict[str, Encoded],
 ) -> GroupedRows:
     strings = [name for name in _STRINGS if name in by.names]
     with pq.ParquetFile(path, metadata=metadata, read_dictionary=strings) as file:
         table = file.read_row_groups(groups, columns=list(columns), use_threads=False)
-    encoded = [known[name] if name in known else _encode(table[name]) for name in by.names]
+    encoded = [known[name] if name in known else encode_column(table[name]) for name in by.names]
     codes, keys = _combine(encoded, by)
     return GroupedRows(codes, keys, table)
 
 
-def _encode(column: pa.ChunkedArray) -> _Encoded:
+def encode_column(column: pa.ChunkedArray) -> Encoded:
+    """The codes of a column; null is a value like others."""
     if not pa.types.is_dictionary(column.type):
         column = pc.dictionary_encode(column, null_encoding="encode")
     array = column.unify_dictionaries().combine_chunks()
@@ -146,10 +152,10 @@ def _encode(column: pa.ChunkedArray) -> _Encoded:
     indices = array.indices
     if indices.null_count:
         indices, values = indices.fill_null(len(values)), [*values, None]
-    return _Encoded(indices.to_numpy().astype(np.int64), values)
+    return Encoded(indices.to_numpy().astype(np.int64), values)
 
 
-def _combine(columns: Sequence[_Encoded], by: Grouping) -> tuple[Codes, list[GroupKey]]:
+def _combine(columns: Sequence[Encoded], by: Grouping) -> tuple[Codes, list[GroupKey]]:
     """One code for the codes of several columns together, and the keys of those that occur."""
     codes = columns[0].codes
     if len(columns) == 1:

@@ -64,6 +64,13 @@ class SamplerChoice(StrEnum):
     STUDENT = "student"
 
 
+class AlignChoice(StrEnum):
+    """Which tokens of two datasets are compared."""
+
+    TOKENS = "tokens"
+    CONTENT = "content"
+
+
 class EngineChoice(StrEnum):
     """What computes the logprobs."""
 
