@@ -134,15 +134,14 @@ def _codes(
 def _conversation_codes(
     places: Sequence[Place], starts: IndexArray, name: str
 ) -> tuple[IndexArray, list[GroupValue]]:
-    index: dict[tuple[type, GroupValue], int] = {}
+    index: dict[GroupValue, int] = {}
     codes = []
     for place in places:
         value = (
             place.conversation_id if name == GroupBy.CONVERSATION_ID else metadata_value(place.metadata, name)
         )
-        # True and 1 are equal keys of a dict, but no equal values.
-        codes.append(index.setdefault((type(value), value), len(index)))
-    return np.repeat(np.array(codes, np.int64), np.diff(starts)), [value for _, value in index]
+        codes.append(index.setdefault(value, len(index)))
+    return np.repeat(np.array(codes, np.int64), np.diff(starts)), list(index)
 
 
 class Reduction:

@@ -241,7 +241,6 @@ ByOption = Annotated[
     By | None,
     option("--by", help="Print one row a role or one a message; both, shortened, if left out."),
 ]
-Group = Annotated[GroupBy, option("--by", help="What the rows stand for.")]
 Groups = Annotated[
     list[str] | None,
     option(

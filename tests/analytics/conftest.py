@@ -38,6 +38,8 @@ class Scored(NamedTuple):
     token_ids: NDArray[np.int32]
     logprobs: FloatArray  # [tokens, vocab]
     n_header: int = 0
+    metadata: str | None = None
+    sampled: int = 1  # of the assistant's tokens; -1 where it cannot be told
 
 
 MakeConversation = Callable[..., Scored]
@@ -102,7 +104,8 @@ def write_dataset(tmp_path: Path) -> WriteDataset:
         for part in parts:
             with PartWriter(root, manifest, part.index) as writer:
                 for line, scored in enumerate(conversations[part.index :: n_parts], 1):
-                    row = ConversationRow(scored.conversation_id, 0, "conversations.jsonl", line)
+                    name = scored.conversation_id
+                    row = ConversationRow(name, 0, "conversations.jsonl", line, metadata=scored.metadata)
                     scores = columns(_score_columns(scored, top_k)) if kind is DatasetKind.SCORES else None
                     writer.add(RenderedConversation(row, _tokens(scored)), scores)
                 for line in range(n_failed):
@@ -144,7 +147,7 @@ def _tokens(scored: Scored) -> RenderedTokens:
     return RenderedTokens(
         token_ids=scored.token_ids,
         message_indices=indices,
-        sampled_mask=is_assistant.astype(np.int8),
+        sampled_mask=(is_assistant * scored.sampled).astype(np.int8),
         is_content=is_message,
         source_codes=is_message.astype(np.int16),
         sources=("template", "content"),
