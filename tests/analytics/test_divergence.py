@@ -133,6 +133,13 @@ def test_fault_49_a_list_that_sums_to_more_than_1_is_refused() -> None:
         topk_divergences(one(0.7, 0.31), one(0.7, 0.3))
 
 
+def test_fault_49_equal_logits_stored_in_float32_and_in_float64_show_no_divergence() -> None:
+    logits = np.random.default_rng(4).normal(0, 5, (500, 80))
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    for bounds in topk_divergences(listed(p, 20, np.float32), listed(p, 20), alpha=0.3):
+        assert not bounds.lower.any()
+
+
 def test_fault_50_a_list_against_itself_has_lower_limits_of_exactly_0() -> None:
     rng = np.random.default_rng(1)
     for scale in (0.5, 3, 12):
