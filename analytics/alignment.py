@@ -9,11 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tokscore.analytics.row_groups import encode_column
-from tokscore.rendering.dataset import VOCABULARY_NAME, Dataset
 
 IndexArray = NDArray[np.int64]
 
@@ -145,16 +143,6 @@ class _Text(NamedTuple):
 
     raw: str
     bounds: IndexArray
-
-
-def vocabulary_bytes(dataset: Dataset) -> dict[int, bytes]:
-    """Bytes of the ids of a dataset's vocabulary, where they are known."""
-    path = dataset.root / VOCABULARY_NAME
-    if not path.is_file():
-        return {}
-    table = pq.read_table(path, columns=["token_id", "bytes"])
-    pairs = zip(table["token_id"].to_pylist(), table["bytes"].to_pylist(), strict=True)
-    return {token_id: raw for token_id, raw in pairs if raw is not None}
 
 
 def _fields(

@@ -15,10 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tokscore.analytics.alignment import Align, AlignedRows, ContentAligner, vocabulary_bytes
+from tokscore.analytics.alignment import Align, AlignedRows, ContentAligner
 from tokscore.analytics.divergence import Limits, check_alpha
+from tokscore.analytics.integrity import check_tables
 from tokscore.analytics.overlap import PADDING, ULPS, UNITS, FloatArray, TopK, fault_reason, fault_side
 from tokscore.analytics.pairing import PairBatch, Pairing, Place, conversation_name
+from tokscore.analytics.vocabulary import vocabulary_bytes
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.errors import InputError
 from tokscore.rendering.run import OnError
@@ -179,6 +181,8 @@ class Comparison:
         self._columns = list(dict.fromkeys(["token_id", *columns]))
         self._teacher = Dataset(teacher, kind=DatasetKind.SCORES)
         self._student = Dataset(student, kind=DatasetKind.SCORES)
+        for dataset in (self._teacher, self._student):
+            check_tables(dataset)
         self.pairing = Pairing(
             self._teacher,
             self._student,
