@@ -1,5 +1,6 @@
 """Score tables to aggregates and divergences."""
 
+from tokscore.analytics.advantages import advantages
 from tokscore.analytics.comparison import ComparedBatch, Comparison
 from tokscore.analytics.diff import DiffReport, diff
 from tokscore.analytics.diff_rows import DiffRow, Interval
@@ -38,6 +39,7 @@ __all__ = [
     "StatsRow",
     "TokenError",
     "TopK",
+    "advantages",
     "breaches",
     "diff",
     "group_label",

@@ -268,7 +268,7 @@ class Pairing:
             f"in {self._teacher.root} and {theirs} in {self._student.root}; expected equal token ids. "
             + (
                 "They were rendered with different templates: render both with one, or compare only the text "
-                "of messages with --align content."
+                "of messages: tokscore diff --align content."
                 if _is_rendered_otherwise(self._teacher, self._student)
                 else "Were they rendered with the same template and kwargs?"
             )

@@ -210,7 +210,7 @@ def test_tokens_of_one_side_are_counted_by_group(conversation: Make, write_datas
 
 
 def test_another_template_is_refused_with_the_way_to_compare_it(sides: tuple[Path, Path, Path]) -> None:
-    with pytest.raises(InputError, match="compare only the text of messages with --align content"):
+    with pytest.raises(InputError, match="compare only the text of messages: tokscore diff --align content"):
         diff(sides[0], sides[2])
 
 

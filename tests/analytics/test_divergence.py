@@ -161,6 +161,18 @@ def test_fault_51_vocabularies_of_other_sizes_are_compared_by_id() -> None:
     assert both.kl_student_teacher.upper[0] == math.inf
 
 
+def test_fault_51_an_id_beyond_the_smaller_vocabulary_has_no_mass_there() -> None:
+    def side(ids: list[int], p: list[float], vocab_size: int) -> TopK:
+        return TopK(np.array([ids]), np.log(np.array([p])), None, vocab_size)
+
+    teacher, student = side([5, 152_000], [0.6, 0.4], 152_064), side([5, 7], [0.5, 0.5], 151_936)
+    total_variation = topk_total_variation(teacher, student)
+    assert (total_variation.lower[0], total_variation.upper[0]) == pytest.approx((0.5, 0.5), abs=1e-12)
+    exact = float(gjs(np.array([0.6, 0.4, 0.0]), np.array([0.5, 0.0, 0.5]), 0.5))
+    bounds = topk_divergences(teacher, student).gjs
+    assert (bounds.lower[0], bounds.upper[0]) == pytest.approx((exact, exact), abs=1e-12)
+
+
 @pytest.mark.parametrize(("dtype", "atol"), [(np.float64, 1e-9), (np.float32, 1e-4)])
 def test_whole_vocabularies_give_the_exact_value(dtype: type, atol: float) -> None:
     rng = np.random.default_rng(2)
