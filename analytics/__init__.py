@@ -4,6 +4,7 @@
 objects with all that the commands print.
 """
 
+from tokscore.analytics.advantages import advantages
 from tokscore.analytics.comparison import ComparedBatch, Comparison
 from tokscore.analytics.diff import DiffReport, diff_report
 from tokscore.analytics.diff_rows import DiffRow, Interval
@@ -43,6 +44,7 @@ __all__ = [
     "StatsRow",
     "TokenError",
     "TopK",
+    "advantages",
     "breaches",
     "diff",
     "diff_report",

@@ -15,9 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tokscore.analytics.alignment import Align, AlignedRows, ContentAligner
 from tokscore.analytics.divergence import Limits, check_alpha
+from tokscore.analytics.integrity import check_tables
 from tokscore.analytics.overlap import PADDING, ULPS, UNITS, FloatArray, TopK, fault_reason, fault_side
 from tokscore.analytics.pairing import PairBatch, Pairing, Place, conversation_name
+from tokscore.analytics.vocabulary import vocabulary_bytes
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.errors import InputError
 from tokscore.rendering.run import OnError
@@ -41,6 +44,9 @@ class ComparedBatch:
         starts: First row of each, and the number of all rows; int64.
         attribution: The asked-for columns and `token_id` of all rows, compared or not.
         rows: Indices of the compared tokens, int64.
+        student_rows: Of the same tokens among the student's, int64.
+        student_starts: First row of each conversation there, and the number of all rows; int64.
+        alignment: Where only the content is compared: which rows are the same on both sides.
         teacher_logprobs: Of the realised tokens, float64.
         student_logprobs: Likewise.
         teacher_ranks: float64; NaN where there is none.
@@ -57,6 +63,9 @@ class ComparedBatch:
     starts: NDArray[np.int64]
     attribution: pa.Table
     rows: NDArray[np.int64]
+    student_rows: NDArray[np.int64]
+    student_starts: NDArray[np.int64]
+    alignment: AlignedRows | None
     teacher_logprobs: FloatArray
     student_logprobs: FloatArray
     teacher_ranks: FloatArray
@@ -77,6 +86,12 @@ class ComparedBatch:
     def positions(self) -> NDArray[np.int64]:
         """Position of every compared token in its conversation."""
         positions: NDArray[np.int64] = self.rows - self.starts[self.conversations]
+        return positions
+
+    @property
+    def student_positions(self) -> NDArray[np.int64]:
+        """Position of every compared token in the student's conversation."""
+        positions: NDArray[np.int64] = self.student_rows - self.student_starts[self.conversations]
         return positions
 
     def topk(self) -> tuple[TopK, TopK]:
@@ -144,6 +159,7 @@ class Comparison:
         alphas: Sequence[float] = (0.5,),
         columns: Sequence[str] = ("role",),
         on_error: OnError = OnError.FAIL,
+        align: Align = Align.TOKENS,
     ) -> None:
         """Open both datasets.
 
@@ -153,6 +169,7 @@ class Comparison:
             alphas: Weights of the teacher in the mixtures.
             columns: Token columns to carry along.
             on_error: What one bad conversation does.
+            align: Whether all tokens are compared, and must be equal, or only the content that is.
 
         Raises:
             UsageError: An alpha is not between 0 and 1.
@@ -164,13 +181,17 @@ class Comparison:
         self._columns = list(dict.fromkeys(["token_id", *columns]))
         self._teacher = Dataset(teacher, kind=DatasetKind.SCORES)
         self._student = Dataset(student, kind=DatasetKind.SCORES)
+        for dataset in (self._teacher, self._student):
+            check_tables(dataset)
         self.pairing = Pairing(
             self._teacher,
             self._student,
             teacher_columns=[*SCORE_COLUMNS, *columns],
             student_columns=SCORE_COLUMNS,
             on_error=on_error,
+            align=align,
         )
+        self._aligner = ContentAligner(vocabulary_bytes(self._teacher)) if align is Align.CONTENT else None
         self._vocab_sizes = (scored_vocab_size(self._teacher), scored_vocab_size(self._student))
         self.is_self = _is_same_run(self._teacher, self._student)
 
@@ -216,10 +237,9 @@ class Comparison:
         """The batch, and what is wrong with conversations by their index."""
         from tokscore.analytics.bounds import COLUMNS_PER_ALPHA, FIRST_ALPHA, limits_of_tokens
 
-        both = pc.and_(pc.is_valid(batch.teacher["logprob"]), pc.is_valid(batch.student["logprob"]))
-        rows = np.flatnonzero(both.to_numpy())
+        rows, student_rows, alignment = self._rows(batch)
         token_ids = np.ascontiguousarray(batch.teacher["token_id"].to_numpy()[rows])
-        teacher, student = _scores(batch.teacher, rows), _scores(batch.student, rows)
+        teacher, student = _scores(batch.teacher, rows), _scores(batch.student, student_rows)
         columns = np.zeros((len(rows), FIRST_ALPHA + COLUMNS_PER_ALPHA * len(self._alphas)))
         faults = np.zeros((len(rows), 4))
         limits_of_tokens(
@@ -237,6 +257,9 @@ class Comparison:
             batch.starts,
             batch.teacher.select(self._columns),
             rows,
+            student_rows,
+            batch.student_starts,
+            alignment,
             teacher.logprobs,
             student.logprobs,
             teacher.ranks,
@@ -248,17 +271,32 @@ class Comparison:
             teacher,
             student,
         )
-        return compared, self._faulty(batch, rows, faults)
+        return compared, self._faulty(compared, faults)
 
-    def _faulty(self, batch: PairBatch, rows: NDArray[np.int64], faults: FloatArray) -> dict[int, str]:
+    def _rows(self, batch: PairBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], AlignedRows | None]:
+        """Rows of the teacher and of the student that are compared, and how they were found."""
+        is_scored = [pc.is_valid(table["logprob"]).to_numpy() for table in (batch.teacher, batch.student)]
+        if self._aligner is None:
+            rows = np.flatnonzero(is_scored[0] & is_scored[1])
+            return rows, rows, None
+        found = self._aligner.align(batch.teacher, batch.starts, batch.student, batch.student_starts)
+        both = is_scored[0][found.teacher] & is_scored[1][found.student]
+        return found.teacher[both], found.student[both], found
+
+    def _faulty(self, compared: ComparedBatch, faults: FloatArray) -> dict[int, str]:
         found: dict[int, str] = {}
-        for index in np.flatnonzero(faults[:, 0]):
-            conversation = int(np.searchsorted(batch.starts, rows[index], side="right")) - 1
+        faulty = np.flatnonzero(faults[:, 0])
+        if not len(faulty):
+            return found
+        positions = {"teacher": compared.positions, "student": compared.student_positions}
+        conversations = compared.conversations
+        for index in faulty:
+            conversation = int(conversations[index])
             if conversation not in found:
                 side = fault_side(faults[index])
                 root = (self._teacher if side == "teacher" else self._student).root
-                name = conversation_name(*batch.places[conversation].key)
-                position = rows[index] - batch.starts[conversation]
+                name = conversation_name(*compared.places[conversation].key)
+                position = positions[side][index]
                 found[conversation] = f"{root}: {name}, position {position}: {fault_reason(faults[index])}"
         return found
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from tokscore.analytics.comparison import ComparedBatch
-from tokscore.rendering.dataset import VOCABULARY_NAME, Dataset
+from tokscore.analytics.vocabulary import read_vocabulary
+from tokscore.rendering.dataset import Dataset
 
 N_CONTEXTS = 10
 N_BEFORE, N_AFTER = 24, 8
@@ -133,11 +133,12 @@ def read_contexts(found: Iterable[Found], dataset: Dataset) -> tuple[Context, ..
 
 
 def _token_bytes(dataset: Dataset, found: Sequence[Found]) -> dict[int, bytes]:
-    path = dataset.root / VOCABULARY_NAME
-    if not found or not path.is_file():
+    if not found:
         return {}
     wanted = {token_id for each in found for token_id in (*each.ids, each.teacher_top, each.student_top)}
-    table = pq.read_table(path, columns=["token_id", "text", "bytes"], filters=[("token_id", "in", wanted)])
+    table = read_vocabulary(dataset, ["token_id", "text", "bytes"], wanted)
+    if table is None:
+        return {}
     return {
         row["token_id"]: row["text"].encode() if row["bytes"] is None else row["bytes"]
         for row in table.to_pylist()

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokscore.analytics.compiled import compiled
+from tokscore.analytics.overlap import MAX_LOGPROB
 from tokscore.analytics.sketches import FLOAT32_SHIFT, N_FLOAT32_BINS
 
 # Sums are taken in whole numbers of 2**-48 nats, in two parts that fit 64 bits for 2**35 tokens each.
@@ -22,6 +23,7 @@ SCORE_COUNTS = (
     "logprob_fine",
     "entropy_coarse",
     "entropy_fine",
+    "n_above_0",
 )
 
 
@@ -60,6 +62,7 @@ def count_scores_into(
         else:
             coarse = np.floor(logprob * COARSE)
             group[5] += np.int64(coarse)
+            group[9] += logprob > MAX_LOGPROB
             group[6] += np.int64(np.rint((logprob * COARSE - coarse) * FINE))
         group[2] += ranks[row] > 0
         group[3] += ranks[row] == 1

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tokscore.analytics.alignment import Align, AlignedRows, Alignment
 from tokscore.analytics.bootstrap import Confidence
 from tokscore.analytics.comparison import ComparedBatch, Comparison
 from tokscore.analytics.contexts import N_CONTEXTS, Context, Found, find_contexts, read_contexts
@@ -34,7 +35,7 @@ from tokscore.analytics.pairing import Skipped
 from tokscore.analytics.reduction import Group, Reduced, Reduction, reduce_batch
 from tokscore.rendering.choices import choose
 from tokscore.rendering.dataset import Dataset
-from tokscore.rendering.errors import UsageError
+from tokscore.rendering.errors import InputError, UsageError
 from tokscore.rendering.paths import PathName
 from tokscore.rendering.run import OnError
 
@@ -58,6 +59,7 @@ class DiffReport:
         is_self: The manifests prove the same plan and model, so that equal rows have the upper limit 0.
         contexts: The tokens where the models differ most, by the GJS with the first alpha.
         noise_floor: What the engine differs from itself, if that was given.
+        alignment: Where only the content was compared, how much of it; None otherwise.
     """
 
     by: Grouping
@@ -71,6 +73,7 @@ class DiffReport:
     is_self: bool
     contexts: tuple[Context, ...]
     noise_floor: NoiseFloor | None
+    alignment: Alignment | None
 
     @property
     def alpha(self) -> float:
@@ -96,6 +99,7 @@ class DiffReport:
             "is_self": self.is_self,
             "contexts": [each._asdict() for each in self.contexts],
             "noise_floor": None if self.noise_floor is None else self.noise_floor._asdict(),
+            "alignment": None if self.alignment is None else self.alignment._asdict(),
         }
 
 
@@ -105,6 +109,7 @@ class _Part(NamedTuple):
     reduced: Reduced
     contexts: list[Found]
     tokens: pa.Table | None
+    alignment: AlignedRows | None
 
 
 def diff_report(
@@ -117,6 +122,7 @@ def diff_report(
     sampled_by: Sampler | str | None = None,
     noise_floor: PathName | None = None,
     out: PathName | None = None,
+    align: Align | str = Align.TOKENS,
 ) -> DiffReport:
     """Compare two score datasets of the same conversations.
 
@@ -132,16 +138,25 @@ def diff_report(
         sampled_by: The model that sampled every compared token at temperature 1, for unbiased estimates.
         noise_floor: JSON of `tokscore selfcheck`.
         out: Directory for tokens.parquet and groups.parquet, new or empty.
+        align: "content" compares only the content tokens that both have in the same place of the same
+            message, for conversations rendered with two templates; else all token ids have to be equal.
 
     Raises:
-        UsageError: An alpha, `by` or `out` is not allowed.
+        UsageError: An alpha, `by` or `out` is not allowed; `sampled_by` is given where only the content is
+            compared, since whether a token is then depends on what was sampled.
         InputError: No whole score datasets; tokenizers, temperatures, logprob modes or token ids
-            differ; no conversation is shared; a logprob is NaN, infinite or above 0.
+            differ; no conversation, or none of its content, is shared; a logprob is NaN, infinite or above 0.
     """
     grouping = parse_group_by(by)
     alphas = [alpha] if isinstance(alpha, int | float) else list(dict.fromkeys(alpha))
     if not alphas:
         raise UsageError("there is no alpha; expected one or more between 0 and 1.")
+    align = choose(Align, align, "align")
+    if sampled_by is not None and align is Align.CONTENT:
+        raise UsageError(
+            "--sampled-by estimates need every sampled token, and --align content leaves some out. "
+            "Leave one of them out."
+        )
     sampler = None if sampled_by is None else choose(Sampler, sampled_by, "sampled_by")
     floor = None if noise_floor is None else read_noise_floor(Path(noise_floor))
     comparison = Comparison(
@@ -150,25 +165,43 @@ def diff_report(
         alphas=alphas,
         columns=grouping.token_columns,
         on_error=choose(OnError, on_error, "on_error"),
+        align=align,
     )
     names = column_names(alphas) + ([f"estimate_{k}" for k in ESTIMATES] if sampler else [])
     reduction = Reduction(len(names), [names.index(name) for name in kept_names(alphas)], grouping)
     contexts: list[Found] = []
+    alignment = Alignment(0, 0, 0) if align is Align.CONTENT else None
 
     def reduce(batch: ComparedBatch) -> _Part:
         values = token_values(batch)
         if sampler is not None:
             values = np.vstack([values, *_estimates(batch, sampler)])
         reduced = reduce_batch(
-            values, values[0], batch.rows, batch.places, batch.starts, batch.attribution, grouping
+            values,
+            values[0],
+            batch.rows,
+            batch.places,
+            batch.starts,
+            batch.attribution,
+            grouping,
+            batch.alignment,
         )
-        return _Part(reduced, find_contexts(batch), None if out is None else token_table(batch, grouping))
+        table = None if out is None else token_table(batch, grouping)
+        return _Part(reduced, find_contexts(batch), table, batch.alignment)
 
     with TokenTable(None if out is None else Path(out)) as tokens:
         for part in comparison.map(reduce):
             reduction.add(part.reduced)
             contexts = heapq.nsmallest(N_CONTEXTS, [*contexts, *part.contexts])
             tokens.write(part.tokens)
+            if alignment is not None and part.alignment is not None:
+                alignment = alignment.plus(part.alignment)
+        if alignment is not None and not alignment.n_aligned:
+            raise InputError(
+                f"{teacher} and {student} have no content token in the same place of the same message "
+                f"({alignment.n_teacher_unaligned} and {alignment.n_student_unaligned} content tokens); "
+                "expected the same conversations, rendered with two templates."
+            )
         dataset = Dataset(Path(teacher))
         for key in message_counts_by(dataset, grouping):
             reduction.ensure(key)
@@ -194,6 +227,7 @@ def diff_report(
             is_self=comparison.is_self,
             contexts=read_contexts(contexts, dataset),
             noise_floor=floor,
+            alignment=alignment,
         )
         if out is not None:
             write_groups(Path(out), group_table(grouping, [(row.group, row.flat()) for row in report.groups]))

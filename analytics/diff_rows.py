@@ -119,6 +119,7 @@ class DiffRow:
         group: What its tokens share; None for tokens of no message, and in the total.
         n_tokens: Tokens that both models gave a logprob.
         n_unscored: Tokens that one of them did not.
+        n_unaligned: Where only the content is compared, the teacher's content tokens without a partner.
         n_beyond_vocabulary: Compared tokens whose realised or listed ids are not all in both vocabularies.
         teacher_logprob: Of the realised token.
         student_logprob: Of the realised token.
@@ -143,6 +144,7 @@ class DiffRow:
     group: GroupKey
     n_tokens: int
     n_unscored: int
+    n_unaligned: int
     n_beyond_vocabulary: int
     teacher_logprob: float | None
     student_logprob: float | None
@@ -206,6 +208,7 @@ class DiffRow:
 _SCALARS = (
     "n_tokens",
     "n_unscored",
+    "n_unaligned",
     "n_beyond_vocabulary",
     "teacher_logprob",
     "student_logprob",
@@ -277,6 +280,7 @@ def row_of(
         group=key,
         n_tokens=n_tokens,
         n_unscored=group.n_rows - n_tokens,
+        n_unaligned=group.n_unaligned,
         n_beyond_vocabulary=int(sums["n_beyond_vocabulary"]),
         teacher_logprob=mean("teacher_logprob"),
         student_logprob=mean("student_logprob"),

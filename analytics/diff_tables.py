@@ -28,8 +28,11 @@ def _field(
     return pa.field(name, dtype, nullable=nullable, metadata=metadata)
 
 
-def token_schema(by: Grouping, alphas: Sequence[float]) -> pa.Schema:
-    """The columns of `token_table`: whose token it is, the columns of `by`, and every measure."""
+def token_schema(by: Grouping, alphas: Sequence[float], *, is_aligned: bool = False) -> pa.Schema:
+    """The columns of `token_table`: whose token it is, the columns of `by`, and every measure.
+
+    Where only the content is compared (`is_aligned`), `position` is the teacher's.
+    """
     names = dict.fromkeys(["conversation_id", "branch", "position", "token_id", *by.token_columns])
     float64, int32 = pa.float64(), pa.int32()
     fields = [
@@ -51,6 +54,10 @@ def token_schema(by: Grouping, alphas: Sequence[float]) -> pa.Schema:
         fields.append(
             _field(f"{name}_upper", float64, "Upper limit; null where there is none.", unit, nullable=True)
         )
+    if is_aligned:
+        fields.append(
+            _field("student_position", int32, "Where the student's token is; with --align content.")
+        )
     return pa.schema(fields)
 
 
@@ -63,6 +70,8 @@ def token_table(batch: ComparedBatch, by: Grouping) -> pa.Table:
         "branch": pa.array(np.array([key[1] for key in keys], np.int32)[conversations]),
         "position": pa.array(batch.positions.astype(np.int32)),
     }
+    if batch.alignment is not None:
+        columns["student_position"] = batch.student_positions.astype(np.int32)
     for name in dict.fromkeys(["token_id", *by.token_columns]):
         if name not in columns:
             column = batch.attribution[name].take(pa.array(rows))
@@ -85,7 +94,8 @@ def token_table(batch: ComparedBatch, by: Grouping) -> pa.Table:
         upper = limits[:, 2 * index + 1]
         columns[f"{name}_lower"] = np.ascontiguousarray(limits[:, 2 * index])
         columns[f"{name}_upper"] = pa.array(upper, mask=np.isinf(upper))
-    return pa.table(columns, schema=token_schema(by, batch.limits.alphas))
+    schema = token_schema(by, batch.limits.alphas, is_aligned=batch.alignment is not None)
+    return pa.table(columns, schema=schema)
 
 
 class TokenTable:

@@ -137,15 +137,15 @@ def metadata_value(metadata: str | None, name: str) -> GroupValue:
 
     Args:
         metadata: JSON text of the conversations table, or None.
-        name: With its prefix. X is a key, or a path of keys joined by dots. Lists and objects are
-            given as JSON text.
+        name: With its prefix. X is a key, or a path of keys joined by dots. Lists, objects, true and
+            false are given as JSON text, since True is equal to 1.
     """
     if metadata is None:
         return None
     found: object = msgspec.json.decode(metadata)
     for step in _steps(found, name.removeprefix(METADATA_PREFIX)):
         found = found.get(step) if isinstance(found, dict) else None
-    if found is None or isinstance(found, str | int | float):
+    if found is None or (isinstance(found, str | int | float) and not isinstance(found, bool)):
         return found
     return msgspec.json.encode(found, order="sorted").decode()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tokscore.analytics.alignment import Align
 from tokscore.analytics.diff import diff_report
 from tokscore.analytics.estimates import Sampler
 from tokscore.analytics.group_tables import group_table
@@ -51,6 +52,7 @@ def diff(
     on_error: OnError | str = OnError.FAIL,
     sampled_by: Sampler | str | None = None,
     out: PathName | None = None,
+    align: Align | str = Align.TOKENS,
 ) -> pl.DataFrame:
     """Two score datasets compared token by token: what `tokscore diff` prints.
 
@@ -67,6 +69,7 @@ def diff(
         sampled_by: `"teacher"` or `"student"`, if that model sampled every token at temperature 1: adds
             unbiased estimates of a KL.
         out: New directory for tokens.parquet, with a row per token, and groups.parquet.
+        align: `"content"` compares the content of messages under two templates, `"tokens"` equal ids.
 
     Returns:
         A row per group: the columns of `by`, then every number under its name in the command's JSON, joined
@@ -86,6 +89,7 @@ def diff(
         on_error=on_error,
         sampled_by=sampled_by,
         out=out,
+        align=align,
     )
     return _frame(None if by is None else report.by, [report.total] if by is None else report.groups)
 

@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from tokscore.analytics.groups import MESSAGE_COLUMNS, Grouping, GroupKey
+from tokscore.analytics.integrity import check_tables
 from tokscore.rendering.dataset import Dataset
 
 
@@ -55,9 +56,11 @@ def spans(dataset: Path | str) -> Iterator[dict[str, object]]:
     """Every run of tokens with one owner, in order, as the spans table has it, and its length `n_tokens`.
 
     Raises:
-        InputError: No whole dataset.
+        InputError: No whole dataset, or tables that do not belong together.
     """
-    for path in Dataset(Path(dataset)).files("spans"):
+    opened = Dataset(Path(dataset))
+    check_tables(opened)
+    for path in opened.files("spans"):
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches():
                 for row in batch.to_pylist():

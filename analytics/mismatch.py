@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from tokscore.analytics import off_policy
 from tokscore.analytics.comparison import BATCH_TOKENS
 from tokscore.analytics.groups import Grouping, GroupKey, group_order, parse_group_by
+from tokscore.analytics.integrity import check_tables
 from tokscore.analytics.off_policy import OffPolicy, finite
 from tokscore.analytics.overlap import MAX_LOGPROB
 from tokscore.analytics.pairing import Skipped, conversation_name, token_batches
@@ -109,6 +110,7 @@ def mismatch(
     """
     grouping, on_error = parse_group_by(by), OnError(on_error)
     dataset = Dataset(Path(scores), kind=DatasetKind.SCORES)
+    check_tables(dataset)
     reduction = Reduction(len(_COLUMNS), [0], grouping)
     skipped: list[Skipped] = []
     columns = ["logprob", "recorded_logprob", *grouping.token_columns]

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tokscore.analytics.alignment import ALIGNMENT_COLUMNS, Align
 from tokscore.rendering.dataset import PLAN_KEY, Dataset
 from tokscore.rendering.errors import InputError
 from tokscore.rendering.parts import part_name
@@ -18,6 +19,8 @@ from tokscore.rendering.run import OnError
 
 # Settings that change what a logprob means.
 _SAME_SETTINGS = ("temperature", "logprob_mode")
+# Settings that change what is printed around messages.
+_RENDERING_SETTINGS = ("template_kwargs", "tools_sha256", "add_generation_prompt")
 _CACHED_ROW_GROUPS = 2
 # Strings of few values, which stay codes.
 _REPEATED = ["conversation_id", "role", "source"]
@@ -71,25 +74,31 @@ class PairBatch(NamedTuple):
         places: The conversations, as the teacher's dataset holds them.
         starts: First row of each, and the number of all rows; int64.
         teacher: Token rows of the teacher.
-        student: Token rows of the student, with the same token ids.
+        student: Token rows of the student; with the same token ids, unless only the content is compared.
+        student_starts: First row of each conversation there, and the number of all.
     """
 
     places: list[Place]
     starts: NDArray[np.int64]
     teacher: pa.Table
     student: pa.Table
+    student_starts: NDArray[np.int64]
 
     def without(self, conversations: Sequence[int]) -> PairBatch:
         """The batch less some conversations, by index."""
         kept = np.setdiff1d(np.arange(len(self.places)), conversations)
-        lengths = np.diff(self.starts)
-        is_kept = np.repeat(np.isin(np.arange(len(lengths)), kept), lengths)
-        return PairBatch(
-            [self.places[index] for index in kept],
-            np.concatenate([[0], np.cumsum(lengths[kept])]),
-            self.teacher.filter(pa.array(is_kept)),
-            self.student.filter(pa.array(is_kept)),
-        )
+        teacher, starts = _kept(kept, self.starts, self.teacher)
+        student, student_starts = _kept(kept, self.student_starts, self.student)
+        return PairBatch([self.places[index] for index in kept], starts, teacher, student, student_starts)
+
+
+def _kept(
+    conversations: NDArray[np.int64], starts: NDArray[np.int64], table: pa.Table
+) -> tuple[pa.Table, NDArray[np.int64]]:
+    """The rows of some conversations, and where each begins."""
+    lengths = np.diff(starts)
+    is_kept = np.repeat(np.isin(np.arange(len(lengths)), conversations), lengths)
+    return table.filter(pa.array(is_kept)), np.concatenate([[0], np.cumsum(lengths[conversations])])
 
 
 class Skipped(NamedTuple):
@@ -127,18 +136,26 @@ class Pairing:
         teacher_columns: Sequence[str],
         student_columns: Sequence[str],
         on_error: OnError = OnError.FAIL,
+        align: Align = Align.TOKENS,
     ) -> None:
         """Check that the two can be compared.
+
+        Args:
+            teacher: A dataset.
+            student: Another.
+            teacher_columns: Token columns to read of it.
+            student_columns: Likewise.
+            on_error: What one bad conversation does.
+            align: Whether all token ids have to be equal; if not, the columns of alignment are read too.
 
         Raises:
             InputError: Their tokenizers, temperatures or logprob modes differ.
         """
         _check_comparable(teacher, student)
         self._teacher, self._student = teacher, student
-        self._columns = (
-            ["token_id", "position", *teacher_columns],
-            ["token_id", "position", *student_columns],
-        )
+        self._align = align
+        needed = ["token_id", "position", *(ALIGNMENT_COLUMNS if align is Align.CONTENT else ())]
+        self._columns = [*needed, *teacher_columns], [*needed, *student_columns]
         self._on_error = on_error
         self.n_conversations = 0
         self.n_only_teacher = 0
@@ -163,11 +180,11 @@ class Pairing:
                 continue
             self.n_conversations += 1
             self.n_only_student -= 1
-            if place.n_tokens != other.n_tokens:
+            if self._align is Align.TOKENS and place.n_tokens != other.n_tokens:
                 self._refuse_lengths(place, other, readers)
                 continue
             waiting.append((place, other))
-            n_waiting += place.n_tokens
+            n_waiting += max(place.n_tokens, other.n_tokens)
             if n_waiting >= n_tokens:
                 yield self._read(waiting, readers)
                 waiting, n_waiting = [], 0
@@ -217,22 +234,19 @@ class Pairing:
 
     def _read(self, pairs: list[tuple[Place, Place]], readers: tuple[_TokenRows, _TokenRows]) -> PairBatch:
         mine, theirs = [place for place, _ in pairs], [other for _, other in pairs]
-        starts = np.cumsum([0, *(place.n_tokens for place in mine)])
-        batch = PairBatch(mine, starts, readers[0].read_all(mine), readers[1].read_all(theirs))
-        bad: dict[int, str] = {}
-        rows = np.arange(starts[-1]) - np.repeat(starts[:-1], np.diff(starts))
-        for side, table in ((self._teacher, batch.teacher), (self._student, batch.student)):
-            positions = table["position"].to_numpy()
-            for conversation, row in _first_bad(starts, positions != rows):
-                bad.setdefault(
-                    conversation,
-                    f"{side.root}: {conversation_name(*mine[conversation].key)}: row {rows[row]} has "
-                    f"position {positions[row]}; expected rows in order. Write the dataset again.",
-                )
-        ids = batch.teacher["token_id"].to_numpy(), batch.student["token_id"].to_numpy()
-        for conversation, row in _first_bad(starts, ids[0] != ids[1]):
-            found = self._token_difference(mine[conversation], int(rows[row]), *(str(e[row]) for e in ids))
-            bad.setdefault(conversation, found)
+        starts, other_starts = (
+            np.cumsum([0, *(place.n_tokens for place in side)]) for side in (mine, theirs)
+        )
+        tables = readers[0].read_all(mine), readers[1].read_all(theirs)
+        batch = PairBatch(mine, starts, *tables, other_starts)
+        bad = _out_of_order(self._teacher, mine, starts, batch.teacher)
+        bad = _out_of_order(self._student, mine, other_starts, batch.student) | bad
+        if self._align is Align.TOKENS:
+            ids = batch.teacher["token_id"].to_numpy(), batch.student["token_id"].to_numpy()
+            for conversation, row in _first_bad(starts, ids[0] != ids[1]):
+                position = row - int(starts[conversation])
+                found = self._token_difference(mine[conversation], position, *(str(e[row]) for e in ids))
+                bad.setdefault(conversation, found)
         for conversation, reason in sorted(bad.items()):
             self.refuse(mine[conversation], reason)
         return batch.without(list(bad)) if bad else batch
@@ -252,8 +266,33 @@ class Pairing:
         return (
             f"{conversation_name(*place.key)}, position {position}: token id is {mine} "
             f"in {self._teacher.root} and {theirs} in {self._student.root}; expected equal token ids. "
-            "Were they rendered with the same template and kwargs?"
+            + (
+                "They were rendered with different templates: render both with one, or compare only the text "
+                "of messages: tokscore diff --align content."
+                if _is_rendered_otherwise(self._teacher, self._student)
+                else "Were they rendered with the same template and kwargs?"
+            )
         )
+
+
+def _is_rendered_otherwise(teacher: Dataset, student: Dataset) -> bool:
+    mine, theirs = teacher.manifest, student.manifest
+    return mine.tokenizer.template_sha256 != theirs.tokenizer.template_sha256 or any(
+        mine.settings.get(name) != theirs.settings.get(name) for name in _RENDERING_SETTINGS
+    )
+
+
+def _out_of_order(
+    side: Dataset, places: list[Place], starts: NDArray[np.int64], table: pa.Table
+) -> dict[int, str]:
+    """What is wrong with conversations whose positions are not 0, 1, 2 and so on, by index."""
+    positions = table["position"].to_numpy()
+    rows = np.arange(starts[-1]) - np.repeat(starts[:-1], np.diff(starts))
+    return {
+        conversation: f"{side.root}: {conversation_name(*places[conversation].key)}: row {rows[row]} has "
+        f"position {positions[row]}; expected rows in order. Write the dataset again."
+        for conversation, row in _first_bad(starts, positions != rows)
+    }
 
 
 def _first_bad(starts: NDArray[np.int64], is_bad: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:

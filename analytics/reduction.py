@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tokscore.analytics.alignment import AlignedRows
 from tokscore.analytics.groups import METADATA_PREFIX, GroupBy, Grouping, GroupKey, GroupValue, metadata_value
 from tokscore.analytics.overlap import FloatArray
 from tokscore.analytics.pairing import Place
+from tokscore.analytics.row_groups import encode_column
 from tokscore.analytics.sketches import QuantileSketch
 from tokscore.analytics.totals import ExactTotals
 
@@ -40,7 +42,8 @@ class Reduced(NamedTuple):
     Attributes:
         conversations: Their ids and branches.
         keys: Keys of the groups in the batch.
-        n_rows: Rows of each group, with or without values.
+        n_rows: Rows of each group that could have values.
+        n_unaligned: Rows of each group without a partner.
         groups: Sums by conversation and group.
         totals: Sums by conversation.
         sketches: Log-ratios of each group; empty where groups are narrow.
@@ -50,6 +53,7 @@ class Reduced(NamedTuple):
     conversations: list[tuple[str, int]]
     keys: list[GroupKey]
     n_rows: IndexArray
+    n_unaligned: IndexArray
     groups: Cells
     totals: Cells
     sketches: list[QuantileSketch]
@@ -64,6 +68,7 @@ def reduce_batch(
     starts: IndexArray,
     attribution: pa.Table,
     by: Grouping,
+    alignment: AlignedRows | None = None,
 ) -> Reduced:
     """Add up the values of a batch of whole conversations.
 
@@ -75,6 +80,7 @@ def reduce_batch(
         starts: First row of each, and the number of all rows.
         attribution: The token columns of `by` for all rows.
         by: What makes the groups.
+        alignment: The rows that could have values, and those without a partner; None where all could.
     """
     codes, keys = _codes(attribution, places, starts, by)
     conversations = np.searchsorted(starts, rows, side="right") - 1
@@ -83,7 +89,8 @@ def reduce_batch(
     return Reduced(
         [place.key for place in places],
         keys,
-        np.bincount(codes, minlength=len(keys)),
+        np.bincount(codes if alignment is None else codes[alignment.teacher], minlength=len(keys)),
+        np.bincount(codes[[] if alignment is None else alignment.teacher_alone], minlength=len(keys)),
         _cells(values, conversations, of_rows, len(keys)),
         _cells(values, conversations, np.zeros_like(of_rows), 1),
         [] if by.is_narrow else [_sketch(log_ratios[of_rows == code]) for code in range(len(keys))],
@@ -118,7 +125,7 @@ def _codes(
         if name == GroupBy.CONVERSATION_ID or name.startswith(METADATA_PREFIX):
             mine, found = _conversation_codes(places, starts, name)
         else:
-            mine, found = _column_codes(attribution[name])
+            mine, found = encode_column(attribution[name])
         joined, codes = np.unique(codes * len(found) + mine, return_inverse=True)
         values = [(*values[code // len(found)], found[code % len(found)]) for code in joined.tolist()]
     return codes.astype(np.int64), [by.key(each) for each in values] if n_rows else []
@@ -127,27 +134,14 @@ def _codes(
 def _conversation_codes(
     places: Sequence[Place], starts: IndexArray, name: str
 ) -> tuple[IndexArray, list[GroupValue]]:
-    index: dict[tuple[type, GroupValue], int] = {}
+    index: dict[GroupValue, int] = {}
     codes = []
     for place in places:
         value = (
             place.conversation_id if name == GroupBy.CONVERSATION_ID else metadata_value(place.metadata, name)
         )
-        # True and 1 are equal keys of a dict, but no equal values.
-        codes.append(index.setdefault((type(value), value), len(index)))
-    return np.repeat(np.array(codes, np.int64), np.diff(starts)), [value for _, value in index]
-
-
-def _column_codes(column: pa.ChunkedArray) -> tuple[IndexArray, list[GroupValue]]:
-    array = column.unify_dictionaries().combine_chunks() if pa.types.is_dictionary(column.type) else column
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks().dictionary_encode(null_encoding="encode")
-    values: list[GroupValue] = array.dictionary.to_pylist()
-    codes = array.indices
-    if codes.null_count:
-        codes = codes.fill_null(len(values))
-        values = [*values, None]
-    return codes.to_numpy().astype(np.int64), values
+        codes.append(index.setdefault(value, len(index)))
+    return np.repeat(np.array(codes, np.int64), np.diff(starts)), list(index)
 
 
 class Reduction:
@@ -171,6 +165,7 @@ class Reduction:
         self._indices: dict[GroupKey, int] = {}
         self._n_rows: list[int] = []
         self._n_tokens: list[int] = []
+        self._n_unaligned: list[int] = []
         self._sketches: dict[int, QuantileSketch] = {}
         self._total_sketch = QuantileSketch()
         self._names: list[tuple[str, int]] = []
@@ -185,8 +180,11 @@ class Reduction:
     def add(self, part: Reduced) -> None:
         """Add a batch."""
         groups = np.array([self._index(key) for key in part.keys], np.int64)
-        for group, n_rows in zip(groups.tolist(), part.n_rows.tolist(), strict=True):
+        for group, n_rows, n_alone in zip(
+            groups, part.n_rows.tolist(), part.n_unaligned.tolist(), strict=True
+        ):
             self._n_rows[group] += n_rows
+            self._n_unaligned[group] += n_alone
         cells = part.groups._replace(groups=groups[part.groups.groups] if len(groups) else part.groups.groups)
         self._totals.add(cells.sums, cells.groups)
         self._total.add(part.totals.sums, part.totals.groups)
@@ -210,6 +208,7 @@ class Reduction:
         if index == len(self._n_rows):
             self._n_rows.append(0)
             self._n_tokens.append(0)
+            self._n_unaligned.append(0)
         return index
 
     def ensure(self, key: GroupKey) -> None:
@@ -226,6 +225,7 @@ class Reduction:
         return Group(
             self._n_rows[index],
             self._n_tokens[index],
+            self._n_unaligned[index],
             self._totals.value(index),
             self._sketches.get(index, QuantileSketch()),
             self._sorted(self._clusters, index),
@@ -236,6 +236,7 @@ class Reduction:
         return Group(
             sum(self._n_rows),
             sum(self._n_tokens),
+            sum(self._n_unaligned),
             self._total.value(0),
             self._total_sketch,
             self._sorted(self._total_clusters, 0),
@@ -272,8 +273,9 @@ class Group(NamedTuple):
     """Everything added up for one group.
 
     Attributes:
-        n_rows: Rows, with or without values.
+        n_rows: Rows that could have values.
         n_tokens: Tokens with values.
+        n_unaligned: Rows without a partner.
         sums: Of every column.
         log_ratios: Their percentiles; empty where groups are narrow.
         clusters: By conversation; empty where groups are narrow.
@@ -281,6 +283,7 @@ class Group(NamedTuple):
 
     n_rows: int
     n_tokens: int
+    n_unaligned: int
     sums: list[float]
     log_ratios: QuantileSketch
     clusters: Clusters

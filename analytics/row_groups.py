@@ -17,7 +17,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tokscore.analytics.groups import Grouping, GroupKey, GroupValue, metadata_value
+from tokscore.analytics.integrity import damaged
 from tokscore.rendering.dataset import Dataset
+from tokscore.rendering.errors import InputError
 
 T = TypeVar("T")
 Codes = NDArray[np.int64]
@@ -44,8 +46,13 @@ class GroupedRows(NamedTuple):
     columns: pa.Table
 
 
-class _Encoded(NamedTuple):
-    """Values of one column as codes."""
+class Encoded(NamedTuple):
+    """One column as codes.
+
+    Attributes:
+        codes: int64 [rows], indices into `values`.
+        values: That may occur.
+    """
 
     codes: Codes
     values: list[GroupValue]
@@ -77,17 +84,19 @@ def _run(function: Callable[[GroupedRows], T], job: Callable[[], GroupedRows]) -
 
 
 def _jobs(dataset: Dataset, by: Grouping, columns: Sequence[str]) -> Iterator[Callable[[], GroupedRows]]:
-    wanted = list(dict.fromkeys([*columns, *by.token_columns]))
+    in_order = ["position"] if by.metadata_names else []
+    wanted = list(dict.fromkeys([*columns, *by.token_columns, *in_order]))
     kind = dataset.manifest.kind.value
     for path, conversations in zip(dataset.files(kind), dataset.files("conversations"), strict=True):
         with pq.ParquetFile(path) as file:
             metadata = file.metadata
-        known = _metadata(conversations, by)
+        known, positions = _metadata(conversations, by)
         for groups, start, stop in _batches(metadata):
             part = {
-                name: _Encoded(encoded.codes[start:stop], encoded.values) for name, encoded in known.items()
+                name: Encoded(encoded.codes[start:stop], encoded.values) for name, encoded in known.items()
             }
-            yield partial(_read, path, metadata, groups, by, wanted, part)
+            places = None if positions is None else positions[start:stop]
+            yield partial(_read, path, metadata, groups, by, wanted, part, places)
 
 
 def _batches(metadata: pq.FileMetaData) -> Iterator[tuple[list[int], int, int]]:
@@ -104,10 +113,10 @@ def _batches(metadata: pq.FileMetaData) -> Iterator[tuple[list[int], int, int]]:
         yield groups, start, stop
 
 
-def _metadata(path: Path, by: Grouping) -> dict[str, _Encoded]:
-    """For each `metadata.X`, the values of the rows of one part."""
+def _metadata(path: Path, by: Grouping) -> tuple[dict[str, Encoded], Codes | None]:
+    """For each `metadata.X`, the values of the rows of one part, and the positions that these must have."""
     if not by.metadata_names:
-        return {}
+        return {}, None
     table = pq.read_table(path, columns=["n_tokens", "metadata"])
     lengths = table["n_tokens"].to_numpy()
     found = {}
@@ -116,8 +125,9 @@ def _metadata(path: Path, by: Grouping) -> dict[str, _Encoded]:
         of_conversations = [
             codes.setdefault(metadata_value(text, name), len(codes)) for text in table["metadata"].to_pylist()
         ]
-        found[name] = _Encoded(np.repeat(np.array(of_conversations, np.int64), lengths), list(codes))
-    return found
+        found[name] = Encoded(np.repeat(np.array(of_conversations, np.int64), lengths), list(codes))
+    n_tokens = int(lengths.sum())
+    return found, np.arange(n_tokens) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
 def _read(
@@ -126,17 +136,36 @@ def _read(
     groups: list[int],
     by: Grouping,
     columns: Sequence[str],
-    known: dict[str, _Encoded],
+    known: dict[str, Encoded],
+    positions: Codes | None,
 ) -> GroupedRows:
     strings = [name for name in _STRINGS if name in by.names]
-    with pq.ParquetFile(path, metadata=metadata, read_dictionary=strings) as file:
-        table = file.read_row_groups(groups, columns=list(columns), use_threads=False)
-    encoded = [known[name] if name in known else _encode(table[name]) for name in by.names]
+    with pq.ParquetFile(
+        path, metadata=metadata, read_dictionary=strings, page_checksum_verification=True
+    ) as file:
+        try:
+            table = file.read_row_groups(groups, columns=list(columns), use_threads=False)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise damaged(path, error) from error
+    if positions is not None:
+        _check_order(path, table["position"].to_numpy(), positions)
+    encoded = [known[name] if name in known else encode_column(table[name]) for name in by.names]
     codes, keys = _combine(encoded, by)
     return GroupedRows(codes, keys, table)
 
 
-def _encode(column: pa.ChunkedArray) -> _Encoded:
+def _check_order(path: Path, positions: NDArray[np.int32], expected: Codes) -> None:
+    """Refuse rows that are not those of the conversations whose metadata they get."""
+    wrong = np.flatnonzero(positions != expected)
+    if len(wrong):
+        raise InputError(
+            f"{path}: position {positions[wrong[0]]} stands where {expected[wrong[0]]} is expected; its rows "
+            "are out of order. Write the dataset again."
+        )
+
+
+def encode_column(column: pa.ChunkedArray) -> Encoded:
+    """The codes of a column; null is a value like others."""
     if not pa.types.is_dictionary(column.type):
         column = pc.dictionary_encode(column, null_encoding="encode")
     array = column.unify_dictionaries().combine_chunks()
@@ -146,10 +175,10 @@ def _encode(column: pa.ChunkedArray) -> _Encoded:
     indices = array.indices
     if indices.null_count:
         indices, values = indices.fill_null(len(values)), [*values, None]
-    return _Encoded(indices.to_numpy().astype(np.int64), values)
+    return Encoded(indices.to_numpy().astype(np.int64), values)
 
 
-def _combine(columns: Sequence[_Encoded], by: Grouping) -> tuple[Codes, list[GroupKey]]:
+def _combine(columns: Sequence[Encoded], by: Grouping) -> tuple[Codes, list[GroupKey]]:
     """One code for the codes of several columns together, and the keys of those that occur."""
     codes = columns[0].codes
     if len(columns) == 1:

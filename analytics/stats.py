@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tokscore.analytics.coverage import Coverage, coverage_of
 from tokscore.analytics.groups import Grouping, GroupKey, group_order, parse_group_by
+from tokscore.analytics.integrity import check_tables
 from tokscore.analytics.message_sizes import MessageSizes, message_sizes
 from tokscore.analytics.token_counts import TokenCounts, count_tokens, new_counts
 from tokscore.rendering.dataset import Dataset
@@ -157,10 +158,11 @@ def stats_report(dataset: PathName, *, by: str | Sequence[str] = "role") -> Stat
 
     Raises:
         UsageError: `by` is not allowed.
-        InputError: No whole dataset, or a NaN in it.
+        InputError: No whole dataset, tables that do not belong together, or scores that are none in it.
     """
     grouping = parse_group_by(by)
     opened = Dataset(Path(dataset))
+    check_tables(opened)
     kind = opened.manifest.kind
     counted, whole = count_tokens(opened, grouping)
     sizes, all_sizes = message_sizes(opened, grouping)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tokscore.analytics.counting import (
@@ -21,6 +22,8 @@ from tokscore.analytics.counting import (
     count_tokens_into,
 )
 from tokscore.analytics.groups import Grouping, GroupKey
+from tokscore.analytics.overlap import MAX_LOGPROB
+from tokscore.analytics.pairing import conversation_name
 from tokscore.analytics.row_groups import Codes, GroupedRows, map_row_groups
 from tokscore.analytics.sketches import FIRST_FLOAT32_BIN, N_FLOAT32_BINS, QuantileSketch
 from tokscore.rendering.dataset import Dataset
@@ -84,15 +87,15 @@ def count_tokens(dataset: Dataset, by: Grouping) -> tuple[dict[GroupKey, TokenCo
     """The counts of every group, and of all tokens.
 
     Raises:
-        InputError: A logprob or entropy is NaN.
+        InputError: A logprob or entropy is NaN, or a logprob above 0.
     """
     is_scored = dataset.manifest.kind is DatasetKind.SCORES
     columns = [*_TOKEN_COLUMNS, *(_SCORE_COLUMNS if is_scored else ())]
     groups: dict[GroupKey, TokenCounts] = {}
     total = new_counts(dataset.manifest.kind)
-    n_nan = 0
+    n_bad = 0
     for counted in map_row_groups(dataset, by, columns, _count):
-        n_nan += counted.n_nan
+        n_bad += counted.n_bad
         if total.logprobs is not None and counted.logprobs is not None:
             total.logprobs.merge(counted.logprobs)
         for key, counts in counted.groups.items():
@@ -105,9 +108,31 @@ def count_tokens(dataset: Dataset, by: Grouping) -> tuple[dict[GroupKey, TokenCo
                 counts.logprobs = None
     for counts in groups.values():
         total.add_numbers(counts)
-    if n_nan:
-        raise InputError(f"{dataset.root} has {n_nan} logprobs or entropies that are NaN; score it again.")
+    if n_bad:
+        raise InputError(
+            f"{dataset.root}: {_first_bad_score(dataset)}; expected numbers, logprobs of at most 0. "
+            f"There {'is 1 such value' if n_bad == 1 else f'are {n_bad:,} such values'}: score it again."
+        )
     return groups, total
+
+
+def _first_bad_score(dataset: Dataset) -> str:
+    """The first logprob or entropy that is NaN, or logprob above 0, with its place; there must be one."""
+    columns = ["conversation_id", "branch", "position", "logprob", "entropy"]
+    for path in dataset.files(dataset.manifest.kind.value):
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(columns=columns):
+                above = pc.greater(batch["logprob"], MAX_LOGPROB)
+                for name, flags in (
+                    ("logprob", pc.or_(pc.is_nan(batch["logprob"]), above)),
+                    ("entropy", pc.is_nan(batch["entropy"])),
+                ):
+                    row = pc.index(flags, True).as_py()
+                    if row >= 0:
+                        found = {key: batch[key][row].as_py() for key in batch.schema.names}
+                        place = conversation_name(found["conversation_id"], found["branch"])
+                        return f"{place}, position {found['position']}: the {name} is {found[name]:g}"
+    raise AssertionError("every score is a number of at most 0")
 
 
 def new_counts(kind: DatasetKind) -> TokenCounts:
@@ -122,12 +147,12 @@ class _Counted(NamedTuple):
     Attributes:
         groups: Counts of each group.
         logprobs: Sketch of all logprobs; None for a token dataset.
-        n_nan: NaN that stand for no null.
+        n_bad: NaN that stand for no null, and logprobs above 0.
     """
 
     groups: Mapping[GroupKey, TokenCounts]
     logprobs: QuantileSketch | None
-    n_nan: int
+    n_bad: int
 
 
 def _count(rows: GroupedRows) -> _Counted:
@@ -138,13 +163,13 @@ def _count(rows: GroupedRows) -> _Counted:
     names: tuple[str, ...] = COUNTS
     whole: QuantileSketch | None = None
     sketches: Sequence[QuantileSketch | None] = [None] * n_groups
-    n_nan = 0
+    n_bad = 0
     if "logprob" in table.column_names:
         logprobs, entropies = table["logprob"].to_numpy(), table["entropy"].to_numpy()
         scored = np.zeros((n_groups, len(SCORE_COUNTS)), np.int64)
         count_scores_into(codes, logprobs, pc.fill_null(table["rank"], 0).to_numpy(), entropies, scored)
         n_nulls = table["logprob"].null_count + table["entropy"].null_count
-        n_nan = int(scored[:, _at("n_without_logprob", "n_without_entropy")].sum()) - n_nulls
+        n_bad = int(scored[:, _at("n_without_logprob", "n_without_entropy", "n_above_0")].sum()) - n_nulls
         whole, *sketches = _sketches(codes, logprobs, n_groups)
         names, counts = (*COUNTS, *SCORE_COUNTS), np.concatenate([counts, scored], axis=1)
     found = {}
@@ -154,7 +179,7 @@ def _count(rows: GroupedRows) -> _Counted:
         group.logprobs = sketch
         if group.numbers["n_tokens"]:
             found[key] = group
-    return _Counted(found, whole, n_nan)
+    return _Counted(found, whole, n_bad)
 
 
 def _at(*names: str) -> list[int]:

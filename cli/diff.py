@@ -84,6 +84,13 @@ def diff(
         Path | None,
         options.option("--out", "-o", metavar="DIR", help="Directory for tokens.parquet and groups.parquet."),
     ] = None,
+    align: Annotated[
+        options.AlignChoice,
+        options.option(
+            "--align",
+            help="Compare all tokens, which must be equal, or only the content that two templates share.",
+        ),
+    ] = options.AlignChoice.TOKENS,
     on_error: options.OnErrorOption = OnErrorChoice.FAIL,
     on: compare_models.On = None,
     template: options.Template = None,
@@ -108,11 +115,17 @@ def diff(
 
     page.check(html)
     groups = by or ["role"]
+    is_content = align is options.AlignChoice.CONTENT
+    if is_content and any((on, exact, html)):
+        raise UsageError(
+            "--align content is for datasets of different tokens; leave out --on, which renders once, and "
+            "--exact and --html, which need equal tokens."
+        )
     if recorded is not None:
-        if any((teacher, fail_if, out, sampled_by, on, exact, html)):
+        if any((teacher, fail_if, out, sampled_by, on, exact, html, is_content)):
             raise UsageError(
                 "--recorded takes one dataset and none of TEACHER, --fail-if, -o, --sampled-by, --on, "
-                "--exact and --html."
+                "--exact, --html and --align content."
             )
         _print_recorded(recorded, groups, on_error, form)
         return
@@ -139,6 +152,7 @@ def diff(
         sampled_by=None if sampled_by is None else sampled_by.value,
         noise_floor=noise_floor,
         out=out,
+        align=align.value,
     )
     found = breaches(report, gates)
     whole = compare_models.exact(sides, alpha or [0.5], groups) if exact else None
@@ -155,6 +169,13 @@ def diff(
     unscored = f", {report.total.n_unscored:,} without a logprob" if report.total.n_unscored else ""
     conversations = counted(report.n_conversations, "conversation")
     note(f"{conversations}, {counted(report.total.n_tokens, 'token')} compared{unscored}")
+    if report.alignment is not None:
+        found_tokens = report.alignment
+        note(
+            f"content tokens without an equal one in the same place: {found_tokens.n_teacher_unaligned:,} of "
+            f"{teacher}, {found_tokens.n_student_unaligned:,} of {student}. The models read different text "
+            "before each token, so that the gaps are those of model and template together."
+        )
     if out is not None:
         note(f"wrote {out}")
     if html is not None:

@@ -87,7 +87,7 @@ def logprobs(
     template_time: options.TemplateTime = None,
     input_format: options.InputFormat = None,
     form: options.FormatOption = Format.TABLE,
-    by: options.Group = options.GroupBy.ROLE,
+    by: options.Groups = None,
     dry_run: options.DryRun = False,
     exact_plan: options.ExactPlan = False,
     tokens_per_s: Annotated[
@@ -102,6 +102,7 @@ def logprobs(
     Writes a score dataset: the token table with logprob, rank, entropy and the most likely ids of every
     position. Running it again goes on where it stopped.
     """
+    from tokscore.analytics import parse_group_by
     from tokscore.rendering.dataset import finished_parts
     from tokscore.rendering.run import OnError
     from tokscore.scoring import parse_selection, parse_shard, plan_engine
@@ -109,6 +110,7 @@ def logprobs(
     from tokscore.scoring.run import score_manifest
     from tokscore.scoring.shards import WHOLE
 
+    grouping = parse_group_by(by or ["role"])
     selection = parse_selection(score)
     job = WHOLE if shard is None else parse_shard(shard)
     engine_settings = make_engine_options(
@@ -188,7 +190,7 @@ def logprobs(
             f"{counted(summary.n_parts_missing, 'part')} of other shards are missing still."
         )
     else:
-        print_stats(out, by.value, form)
+        print_stats(out, grouping.value, form)
     note(f"wrote {out}")
 
 

@@ -65,6 +65,13 @@ class SamplerChoice(StrEnum):
     STUDENT = "student"
 
 
+class AlignChoice(StrEnum):
+    """Which tokens of two datasets are compared."""
+
+    TOKENS = "tokens"
+    CONTENT = "content"
+
+
 class EngineChoice(StrEnum):
     """What computes the logprobs."""
 
@@ -237,7 +244,6 @@ ByOption = Annotated[
     By | None,
     option("--by", help="Print one row a role or one a message; both, shortened, if left out."),
 ]
-Group = Annotated[GroupBy, option("--by", help="What the rows stand for.")]
 Groups = Annotated[
     list[str] | None,
     option(

@@ -107,11 +107,15 @@ def stats(
     Of files with recorded token ids or reported usage it counts what was given to a model and what one
     generated, without a model and as recorded.
     """
+    from tokscore.rendering.errors import UsageError
+
     are_files = _are_files(inputs)
     if html is not None and (are_files or limit):
-        from tokscore.rendering.errors import UsageError
-
         raise UsageError("--html takes one score dataset; leave it out with files or --limit.")
+    if sum(map(bool, (by, spans, limit))) > 1 or (are_files and (by or spans)):
+        raise UsageError(
+            "--by, --spans and --limit print one report each, the first two of a dataset; give one of them."
+        )
     page.check(html)
     if are_files:
         print_recorded(inputs, limit or [], limit_count.value, input_format, form)

@@ -90,7 +90,7 @@ def sections() -> Iterator[tuple[str, str, Iterable[Row]]]:
         "`diff -o DIR` writes it; one row per token that both models scored, with the columns of `--by` "
         "(here `role`) and those of every `--alpha` A."
     )
-    schema = token_schema(parse_group_by("role"), [_ANY_ALPHA])
+    schema = token_schema(parse_group_by("role"), [_ANY_ALPHA], is_aligned=True)
     yield "tokens.parquet of diff", about, _schema(schema)
     about = (
         "`diff -o DIR` writes it; one row per group: the columns of `--by`, then these, means per token.\n"

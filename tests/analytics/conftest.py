@@ -28,12 +28,18 @@ VOCAB_SIZE = 50
 
 
 class Scored(NamedTuple):
-    """A conversation: BOS, then messages of the given roles and lengths, with a distribution per position."""
+    """A conversation: BOS, then messages of the given roles and lengths, with a distribution per position.
+
+    Every message opens with `n_header` tokens of the template, which its length does not count.
+    """
 
     conversation_id: str
     messages: tuple[tuple[str, int], ...]
     token_ids: NDArray[np.int32]
     logprobs: FloatArray  # [tokens, vocab]
+    n_header: int = 0
+    metadata: str | None = None
+    sampled: int = 1  # of the assistant's tokens; -1 where it cannot be told
 
 
 MakeConversation = Callable[..., Scored]
@@ -51,6 +57,7 @@ def conversation() -> MakeConversation:
         seed: int = 0,
         model: int = 0,
         vocab_size: int = VOCAB_SIZE,
+        n_header: int = 0,
     ) -> Scored:
         n_tokens = 1 + sum(length for _, length in messages)
         token_ids = np.random.default_rng([seed, n_tokens]).integers(0, VOCAB_SIZE, n_tokens)
@@ -58,7 +65,14 @@ def conversation() -> MakeConversation:
         if model:
             logits += np.random.default_rng([seed, model]).normal(0, 0.7, logits.shape)
         logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-        return Scored(conversation_id, tuple(messages), token_ids.astype(np.int32), logprobs)
+        starts = np.cumsum([1, *(length for _, length in messages)])[:-1].repeat(n_header)
+        return Scored(
+            conversation_id,
+            tuple(messages),
+            np.insert(token_ids, starts, VOCAB_SIZE - 1).astype(np.int32),
+            np.insert(logprobs, starts, -np.log(vocab_size), axis=0),
+            n_header,
+        )
 
     return make
 
@@ -90,7 +104,8 @@ def write_dataset(tmp_path: Path) -> WriteDataset:
         for part in parts:
             with PartWriter(root, manifest, part.index) as writer:
                 for line, scored in enumerate(conversations[part.index :: n_parts], 1):
-                    row = ConversationRow(scored.conversation_id, 0, "conversations.jsonl", line)
+                    name = scored.conversation_id
+                    row = ConversationRow(name, 0, "conversations.jsonl", line, metadata=scored.metadata)
                     scores = columns(_score_columns(scored, top_k)) if kind is DatasetKind.SCORES else None
                     writer.add(RenderedConversation(row, _tokens(scored)), scores)
                 for line in range(n_failed):
@@ -124,14 +139,15 @@ def _manifest(
 
 
 def _tokens(scored: Scored) -> RenderedTokens:
-    lengths = [length for _, length in scored.messages]
+    lengths = [scored.n_header + length for _, length in scored.messages]
     indices = np.concatenate([[-1], np.repeat(np.arange(len(lengths)), lengths)]).astype(np.int32)
-    is_message = indices >= 0
+    is_header = np.concatenate([[False], *(np.arange(length) < scored.n_header for length in lengths)])
+    is_message = (indices >= 0) & ~is_header
     is_assistant = np.array([index >= 0 and scored.messages[index][0] == "assistant" for index in indices])
     return RenderedTokens(
         token_ids=scored.token_ids,
         message_indices=indices,
-        sampled_mask=is_assistant.astype(np.int8),
+        sampled_mask=(is_assistant * scored.sampled).astype(np.int8),
         is_content=is_message,
         source_codes=is_message.astype(np.int16),
         sources=("template", "content"),

@@ -125,8 +125,9 @@ def test_fault_50_a_dataset_against_itself_has_exact_zeros(teacher: list[Any], w
             continue
         assert row.log_ratio == 0.0
         assert row.top1_agreement == 1.0
-        for interval in (row.kl_teacher_student, row.kl_student_teacher, row.gjs):
-            assert interval.lower == 0.0
+        for name, interval in row.intervals().items():
+            assert interval.lower == 0.0 or name.startswith("entropy")
+        assert (row.log_ratio, row.delta_p) == (0.0, 0.0)
         assert row.gjs.upper is not None
         assert row.gjs.upper > 0
 
@@ -221,6 +222,17 @@ def test_fault_51_ids_beyond_the_smaller_vocabulary_are_counted(
         int((np.argsort(-scored.logprobs[1:], axis=1)[:, :5] >= 50).any(axis=1).sum()) for scored in padded
     )
     assert report.total.n_beyond_vocabulary == expected > 0
+
+
+def test_fault_44_realised_logprobs_and_ranks_are_the_same_for_any_k(
+    teacher: list[Any], student: list[Any], write_dataset: Make
+) -> None:
+    batches = [
+        next(iter(Comparison(write_dataset(teacher, top_k=k), write_dataset(student, top_k=k))))
+        for k in (1, 50)
+    ]
+    for name in ("teacher_logprobs", "student_logprobs", "teacher_ranks", "student_ranks", "teacher_top"):
+        np.testing.assert_array_equal(*(getattr(batch, name) for batch in batches))
 
 
 def test_lists_of_other_lengths_are_compared(

@@ -100,6 +100,20 @@ def test_fault_52_the_pooled_effective_sample_size_uses_raw_weights() -> None:
     assert effective_sample_size(weights.sum(), (weights**2).sum(), 8) == pytest.approx(0.9, abs=1e-15)
 
 
+def test_fault_52_the_effective_sample_size_is_pooled_over_conversations(
+    conversation: Make, write_dataset: Make
+) -> None:
+    ours = [conversation("ones", [("user", 4)]), conversation("twos", [("user", 4)], seed=1)]
+
+    def side(*logprobs: float) -> Any:
+        left = [pa.array([None] + [each] * 4, pa.float32()) for each in logprobs]
+        return write_dataset(ours, top_k=0, columns=lambda scores: scores | {"logprob": left.pop(0)})
+
+    off = diff(side(-1.0, -1.0), side(-1.0, -1.0 - math.log(2))).total.off_policy
+    assert off.effective_sample_size == pytest.approx(0.9, abs=1e-7)
+    assert off.mean_ratio == pytest.approx(1.5, abs=1e-6)
+
+
 def test_confidence_limits_enclose_the_interval_of_means(both: Both) -> None:
     total = diff(*both.paths).total
     found = {each.name: each for each in total.confidence}

@@ -133,6 +133,13 @@ def test_fault_49_a_list_that_sums_to_more_than_1_is_refused() -> None:
         topk_divergences(one(0.7, 0.31), one(0.7, 0.3))
 
 
+def test_fault_49_equal_logits_stored_in_float32_and_in_float64_show_no_divergence() -> None:
+    logits = np.random.default_rng(4).normal(0, 5, (500, 80))
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    for bounds in topk_divergences(listed(p, 20, np.float32), listed(p, 20), alpha=0.3):
+        assert not bounds.lower.any()
+
+
 def test_fault_50_a_list_against_itself_has_lower_limits_of_exactly_0() -> None:
     rng = np.random.default_rng(1)
     for scale in (0.5, 3, 12):
@@ -152,6 +159,18 @@ def test_fault_51_vocabularies_of_other_sizes_are_compared_by_id() -> None:
     assert both.kl_teacher_student.lower[0] <= exact <= both.kl_teacher_student.upper[0] + 1e-12
     assert both.kl_teacher_student.upper[0] == pytest.approx(exact, abs=1e-9)
     assert both.kl_student_teacher.upper[0] == math.inf
+
+
+def test_fault_51_an_id_beyond_the_smaller_vocabulary_has_no_mass_there() -> None:
+    def side(ids: list[int], p: list[float], vocab_size: int) -> TopK:
+        return TopK(np.array([ids]), np.log(np.array([p])), None, vocab_size)
+
+    teacher, student = side([5, 152_000], [0.6, 0.4], 152_064), side([5, 7], [0.5, 0.5], 151_936)
+    total_variation = topk_total_variation(teacher, student)
+    assert (total_variation.lower[0], total_variation.upper[0]) == pytest.approx((0.5, 0.5), abs=1e-12)
+    exact = float(gjs(np.array([0.6, 0.4, 0.0]), np.array([0.5, 0.0, 0.5]), 0.5))
+    bounds = topk_divergences(teacher, student).gjs
+    assert (bounds.lower[0], bounds.upper[0]) == pytest.approx((exact, exact), abs=1e-12)
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(np.float64, 1e-9), (np.float32, 1e-4)])

@@ -40,7 +40,7 @@ def test_groups_are_ordered_by_number_and_no_message_comes_last() -> None:
     [
         ("metadata.task", "math"),
         ("metadata.run.seed", 3),
-        ("metadata.a.b", True),
+        ("metadata.a.b", "true"),
         ("metadata.tags", '["x"]'),
         ("metadata.run.absent", None),
         ("metadata.task.deeper", None),

@@ -97,7 +97,7 @@ def test_a_nan_is_refused(conversations: list[Any], write_dataset: Make) -> None
     def spoil(scores: dict[str, pa.Array]) -> dict[str, pa.Array]:
         return scores | {"logprob": pa.array([math.nan] * len(scores["logprob"]), pa.float32())}
 
-    with pytest.raises(InputError, match="logprobs or entropies that are NaN"):
+    with pytest.raises(InputError, match=r"conversation 'c0', position 0: the logprob is nan; .*such values"):
         stats(write_dataset(conversations, columns=spoil))
 
 

@@ -37,6 +37,12 @@ def logprobs(*arguments: str | Path) -> Result:
     return result
 
 
+def test_groups_that_are_none_are_refused_before_anything_is_read(tmp_path: Path) -> None:
+    result = logprobs("no.jsonl", "-m", "no-model", "-o", tmp_path / "out", "--by", "role,colour")
+    assert isinstance(result.exception, UsageError)
+    assert "cannot group by 'colour'" in str(result.exception)
+
+
 def test_only_sampled_tokens_of_short_conversations(
     tiny_model: Path, write_jsonl: Write, tmp_path: Path
 ) -> None:
@@ -45,8 +51,10 @@ def test_only_sampled_tokens_of_short_conversations(
     result = logprobs(
         *(write_jsonl(*RECORDS, RECORDS[0], long), "-m", tiny_model, "-o", out, "--on-error", "skip"),
         *("--score", "sampled", "--max-length", "80", "--batch-tokens", "64", "--head-dtype", "model"),
+        *("--by", "role", "--by", "is_sampled"),
     )
     assert result.exit_code == 0, result.stderr
+    assert "assistant, true" in result.stdout
     rows = pl.read_parquet(out / "scores/*.parquet")
     assert rows["logprob"].is_not_null().equals(rows["is_sampled"].alias("logprob"))
     settings = read_manifest(out).settings
