@@ -113,14 +113,20 @@ def documented(scripts: dict[str, ModuleType]) -> dict[str, set[str]]:
 def test_what_diff_writes_is_documented(
     tiny_scores: Path, documented: dict[str, set[str]], tmp_path: Path
 ) -> None:
-    options = ["--alpha", "0.25", "--alpha", "0.5", "--sampled-by", "student", "-o", str(tmp_path)]
-    result = CliRunner().invoke(app, ["diff", str(tiny_scores), str(tiny_scores), *options])
-    assert result.exit_code == 0, result.output
+    alphas = ["--alpha", "0.25", "--alpha", "0.5"]
+    for options in (["--sampled-by", "student", "-o", "all"], ["--align", "content", "-o", "content"]):
+        options[-1] = str(tmp_path / options[-1])
+        result = CliRunner().invoke(app, ["diff", str(tiny_scores), str(tiny_scores), *alphas, *options])
+        assert result.exit_code == 0, result.output
+    aligned = set(pq.read_schema(tmp_path / "content/tokens.parquet").names)
+    assert "student_position" in documented["tokens.parquet of diff"] & aligned
     measures = r"^confidence\.(?:(?!\.(?:lower|upper|p_value|adjusted_p_value|n_conversations)$).)+"
     for file, title in (("tokens", "tokens.parquet of diff"), ("groups", "groups.parquet of diff")):
-        names = {re.sub(r"0\.2?5", "A", name) for name in pq.read_schema(tmp_path / f"{file}.parquet").names}
+        names = {
+            re.sub(r"0\.2?5", "A", name) for name in pq.read_schema(tmp_path / f"all/{file}.parquet").names
+        }
         names = {re.sub(measures, "confidence.MEASURE", name) for name in names}
-        assert names - {"role"} == documented[title] - {"role"}
+        assert names - {"role"} == documented[title] - {"role", "student_position"}
 
 
 def test_every_field_of_a_dataset_is_documented_in_its_files(
