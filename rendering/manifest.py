@@ -98,7 +98,8 @@ class ModelIdentity(msgspec.Struct, frozen=True):
     Attributes:
         name: Base name of the directory, or the hub id.
         revision: Commit on the hub, where known.
-        sha256: Of configuration and weights; null where they are too large to hash.
+        sha256: Of configuration and weights; above 8 GiB, of 64 KiB in every 8 MiB of these. Null for made-up
+            weights.
         vocab_size: Width of the logits.
         dtype: Type the model computed in.
         engine: Engine name.

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from tokscore.rendering.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+# More weights than this are not hashed whole, but in blocks so close that every matrix holds some.
 MAX_HASHED_BYTES = 8 * 2**30
+BLOCK_BYTES = 64 * 2**10
+BLOCK_EVERY_BYTES = 8 * 2**20
 # For models that state no maximum.
 UNLIMITED_LENGTH = 2**31 - 1
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
@@ -49,17 +53,28 @@ class ModelFiles:
             raise InputError(f"{self.name} has no weights; expected *.safetensors or *.bin.")
         return files
 
-    def sha256(self) -> str | None:
-        """Hash over names and bytes of config.json and the weights; None above 8 GiB."""
+    def sha256(self) -> str:
+        """Hash over names and bytes of config.json and the weights.
+
+        Above 8 GiB of weights it covers of each file the size, the end, and 64 KiB in every 8 MiB.
+        """
         files = [self.path / "config.json", *self.weight_files()]
-        if sum(file.stat().st_size for file in files) > MAX_HASHED_BYTES:
-            return None
+        is_large = sum(file.stat().st_size for file in files) > MAX_HASHED_BYTES
         total = hashlib.sha256()
         for file in files:
             with file.open("rb") as handle:
-                digest = hashlib.file_digest(handle, "sha256").hexdigest()
-            total.update(f"{digest}  {file.name}\n".encode())
+                digest = _hash_of_blocks(handle) if is_large else hashlib.file_digest(handle, "sha256")
+            total.update(f"{digest.hexdigest()}  {file.name}\n".encode())
         return total.hexdigest()
+
+
+def _hash_of_blocks(file: BinaryIO) -> hashlib._Hash:
+    size = file.seek(0, os.SEEK_END)
+    digest = hashlib.sha256(f"{size} bytes".encode())
+    for start in (*range(0, size, BLOCK_EVERY_BYTES), max(0, size - BLOCK_BYTES)):
+        file.seek(start)
+        digest.update(file.read(BLOCK_BYTES))
+    return digest
 
 
 def find_model(model: str, revision: str | None = None) -> ModelFiles:

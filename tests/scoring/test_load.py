@@ -44,9 +44,28 @@ def test_the_hash_covers_configuration_and_weights(tiny_llama: Path, tmp_path: P
     assert find_model(str(tmp_path)).sha256() != before
 
 
-def test_weights_that_are_too_large_are_not_hashed(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_weights_are_told_apart_by_blocks_of_them(
+    tmp_path: Path, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tokscore.scoring.model.MAX_HASHED_BYTES", 1000)
-    assert find_model(str(tiny_llama)).sha256() is None
+    monkeypatch.setattr("tokscore.scoring.model.BLOCK_EVERY_BYTES", 2000)
+    monkeypatch.setattr("tokscore.scoring.model.BLOCK_BYTES", 100)
+    (tmp_path / "config.json").write_bytes((tiny_llama / "config.json").read_bytes())
+    weights = bytearray((tiny_llama / "model.safetensors").read_bytes())
+
+    def hash_of(content: bytes) -> str:
+        (tmp_path / "model.safetensors").write_bytes(content)
+        return find_model(str(tmp_path)).sha256()
+
+    hashes = [hash_of(weights), hash_of(weights[:-1])]
+    for place in (0, 4_050, len(weights) - 1):
+        changed = weights.copy()
+        changed[place] ^= 1
+        hashes.append(hash_of(changed))
+    assert len(set(hashes)) == len(hashes)
+    # Between the blocks nothing is read.
+    weights[4_150] ^= 1
+    assert hash_of(weights) == hashes[0]
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "a/b/c"])
