@@ -16,7 +16,7 @@ from tokscore.analytics.measures import INTERVALS, interval_names
 from tokscore.analytics.off_policy import OffPolicy, finite, off_policy
 from tokscore.analytics.reduction import Clusters, Group
 
-# Means of an interval whose ends differ from 0 only where the models do; entropies do so always.
+# Means that are known exactly and may be of either sign.
 POINTS = ("log_ratio", "delta_p")
 
 
@@ -96,8 +96,9 @@ class NamedConfidence(NamedTuple):
         name: Of the measure.
         lower: Of its lower limit; None where there is none.
         upper: Of its upper limit.
-        p_value: Of "the mean may be 0".
-        adjusted_p_value: The same, adjusted for all cells of the report (Benjamini-Hochberg).
+        p_value: Of "the mean is 0"; only of `log_ratio` and `delta_p`. A divergence is above 0 wherever the
+            models differ at all, so that such a test of one says nothing.
+        adjusted_p_value: The same, adjusted for all groups of the report (Benjamini-Hochberg).
         n_conversations: With tokens.
         is_rough: There are too few for the level to be trusted.
     """
@@ -109,6 +110,11 @@ class NamedConfidence(NamedTuple):
     adjusted_p_value: float | None
     n_conversations: int
     is_rough: bool
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON: a measure without a test has no p-values."""
+        untested = () if self.name in POINTS else ("p_value", "adjusted_p_value")
+        return {name: value for name, value in self._asdict().items() if name not in ("name", *untested)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +198,7 @@ class DiffRow:
         row["teacher_rank"], row["student_rank"] = self.teacher_rank._asdict(), self.student_rank._asdict()
         row["off_policy"] = self.off_policy.to_dict()
         row["estimate"] = None if self.estimate is None else self.estimate._asdict()
-        row["confidence"] = {
-            each.name: {name: value for name, value in each._asdict().items() if name != "name"}
-            for each in self.confidence
-        }
+        row["confidence"] = {each.name: each.to_dict() for each in self.confidence}
         return row
 
     def flat(self) -> dict[str, float | int | None]:

@@ -192,7 +192,7 @@ def _print_confidence(report: DiffReport, rows: Sequence[tuple[dict[str, str], D
             line[name] = (
                 "-" if low is None else f"[{low:.4f}, {'unbounded' if high is None else f'{high:.4f}'}]"
             )
-            line[f"p_{name}"] = found[name].adjusted_p_value
+        line["adjusted_p"] = found["log_ratio"].adjusted_p_value
         shown.append(line)
     if not shown:
         return
@@ -200,9 +200,8 @@ def _print_confidence(report: DiffReport, rows: Sequence[tuple[dict[str, str], D
         *(Column(name, name) for name in report.by.names),
         Column("n_conversations", "conversations"),
         Column("log_ratio", "logprob T-S"),
-        Column("p_log_ratio", "adjusted p"),
+        Column("adjusted_p", "adjusted p"),
         Column(gjs, f"GJS {report.alpha:g}"),
-        Column(f"p_{gjs}", "adjusted p"),
     )
     print_rows(columns, shown, Format.TABLE, title="95 % confidence, from resampling conversations")
     if is_rough:

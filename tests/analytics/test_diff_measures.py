@@ -123,6 +123,12 @@ def test_confidence_limits_enclose_the_interval_of_means(both: Both) -> None:
     assert found["kl_teacher_student"].upper is None
 
 
+def test_divergences_have_no_p_values(both: Both) -> None:
+    confidence = diff(*both.paths).to_dict()["total"]["confidence"]  # type: ignore[index]
+    tested = {name for name, limits in confidence.items() if limits.keys() & {"p_value", "adjusted_p_value"}}
+    assert tested == {"log_ratio", "delta_p"} < confidence.keys()
+
+
 def test_estimates_need_a_sampler_and_name_it(both: Both) -> None:
     assert diff(*both.paths).total.estimate is None
     estimate = diff(*both.paths, sampled_by="student").total.estimate
