@@ -12,7 +12,7 @@ import numpy as np
 from tokscore.analytics.bootstrap import Confidence, clustered_confidence
 from tokscore.analytics.estimates import Sampler
 from tokscore.analytics.groups import GroupKey
-from tokscore.analytics.measures import INTERVALS, interval_names
+from tokscore.analytics.measures import INTERVALS, interval_names, ranges
 from tokscore.analytics.off_policy import OffPolicy, finite, off_policy
 from tokscore.analytics.reduction import Clusters, Group
 
@@ -94,8 +94,8 @@ class NamedConfidence(NamedTuple):
 
     Attributes:
         name: Of the measure.
-        lower: Of its lower limit; None where there is none.
-        upper: Of its upper limit.
+        lower: Of its lower limit, not below what the measure may be; None where the conversations set none.
+        upper: Of its upper limit, not above what it may be; None likewise, or where a token has none.
         p_value: Of "the mean is 0"; only of `log_ratio` and `delta_p`. A divergence is above 0 wherever the
             models differ at all, so that such a test of one says nothing.
         adjusted_p_value: The same, adjusted for all groups of the report (Benjamini-Hochberg).
@@ -312,7 +312,7 @@ ESTIMATES = ("k1", "k3", "topk")
 def confidence_of(
     clusters: Clusters, alphas: Sequence[float], n_replicates: int
 ) -> list[tuple[str, Confidence]]:
-    """Confidence limits of every measure of a gap in one group, by name.
+    """Confidence limits of every measure of a gap in one group, by name, within the range of the measure.
 
     Branches of a conversation share tokens, so that they are drawn together.
 
@@ -335,4 +335,17 @@ def confidence_of(
     for name in _UNBOUNDED:
         upper[names.index(name), columns[f"n_unbounded_{name}"] > 0] = np.inf
     found = clustered_confidence(names, lower, n_tokens, upper, n_replicates=n_replicates)
-    return list(zip(names, found, strict=True))
+    possible = ranges(alphas)
+    return [
+        (name, _within(each, *possible[name]) if name in possible else each)
+        for name, each in zip(names, found, strict=True)
+    ]
+
+
+def _within(limits: Confidence, least: float, largest: float) -> Confidence:
+    """The limits, cut to what is possible; where conversations set none, that is the limit."""
+    if limits.n_conversations < 2:
+        return limits
+    lower = least if limits.lower is None else max(least, limits.lower)
+    upper = largest if limits.upper is None else min(largest, limits.upper)
+    return limits._replace(lower=lower, upper=finite(upper))
