@@ -100,7 +100,7 @@ class NamedConfidence(NamedTuple):
             models differ at all, so that such a test of one says nothing.
         adjusted_p_value: The same, adjusted for all groups of the report (Benjamini-Hochberg).
         n_conversations: With tokens.
-        is_rough: There are too few for the level to be trusted.
+        is_rough: There are too few, below 30, for the level of 95 % to be trusted.
     """
 
     name: str
@@ -202,7 +202,7 @@ class DiffRow:
         return row
 
     def flat(self) -> dict[str, float | int | None]:
-        """All numbers by dotted name, such as `gjs_0.5.lower`."""
+        """All numbers and booleans by dotted name, such as `gjs_0.5.lower`."""
         found: dict[str, float | int | None] = {}
         _flatten("", {key: value for key, value in self.to_dict().items() if key != "group"}, found)
         return found
@@ -227,7 +227,7 @@ def _flatten(prefix: str, values: Mapping[str, object], found: dict[str, float |
     for key, value in values.items():
         if isinstance(value, Mapping):
             _flatten(f"{prefix}{key}.", value, found)
-        elif value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        elif key != "unbounded" and (value is None or isinstance(value, int | float)):  # n_unbounded says it
             found[prefix + key] = value
 
 

@@ -133,7 +133,7 @@ def diff(
         raise UsageError("expected two score datasets, TEACHER and STUDENT, or --recorded SCORES.")
 
     from tokscore.analytics import breaches, diff_report, parse_gate, parse_group_by
-    from tokscore.cli.diff_report import print_report
+    from tokscore.cli.diff_report import note_confidence, print_report
 
     if exact and form is Format.CSV:
         raise UsageError("--exact prints a table of its own, which CSV has no place for; use --format json.")
@@ -162,6 +162,7 @@ def diff(
         print_report(report, form)
         if whole is not None:
             compare_models.print_exact(whole, form)
+    note_confidence(report)
     for n, name in ((report.n_only_teacher, teacher), (report.n_only_student, student)):
         if n:
             note(f"warning: only in {name}, and left out: {counted(n, 'conversation')}.")

@@ -254,5 +254,5 @@ def _stats() -> Iterator[Row]:
 
 def _numbers(cls: type, prefix: str, about: str = "") -> Iterator[Row]:
     for row in _described(cls, prefix):
-        if row.dtype in ("int", "float"):
+        if row.dtype in ("int", "float", "bool"):
             yield row._replace(description=f"{about} {row.description}".strip())

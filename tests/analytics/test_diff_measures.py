@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 from collections.abc import Callable
@@ -327,6 +329,17 @@ def test_the_command_holds_recorded_logprobs_against_scored_ones(
     assert found.exit_code == 0, found.output
     assert json.loads(found.stdout)["total"]["off_policy"]["mean_ratio"] == 1
     assert "tokens with both logprobs" in found.stderr
+
+
+def test_every_output_says_where_confidence_limits_are_rough(both: Both, tmp_path: Path) -> None:
+    found = run("diff", *both.paths, "--format", "csv", "-o", tmp_path / "out")
+    assert found.exit_code == 0, found.output
+    *_, total = csv.DictReader(io.StringIO(found.stdout))
+    assert total["confidence.log_ratio.is_rough"] == "True"
+    assert "rough where there are fewer than 30 conversations" in found.stderr
+    groups = pl.read_parquet(tmp_path / "out/groups.parquet")
+    assert groups.schema["confidence.gjs_0.5.is_rough"] == pl.Boolean
+    assert groups["confidence.gjs_0.5.is_rough"].drop_nulls().to_list() == [True, True, True]
 
 
 def test_the_noise_floor_stands_beside_the_gaps(both: Both, tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_what_diff_writes_is_documented(
         assert result.exit_code == 0, result.output
     aligned = set(pq.read_schema(tmp_path / "content/tokens.parquet").names)
     assert "student_position" in documented["tokens.parquet of diff"] & aligned
-    measures = r"^confidence\.(?:(?!\.(?:lower|upper|p_value|adjusted_p_value|n_conversations)$).)+"
+    measures = r"^confidence\.(?:(?!\.(?:lower|upper|p_value|adjusted_p_value|n_conversations|is_rough)$).)+"
     for file, title in (("tokens", "tokens.parquet of diff"), ("groups", "groups.parquet of diff")):
         names = {
             re.sub(r"0\.2?5", "A", name) for name in pq.read_schema(tmp_path / f"all/{file}.parquet").names
