@@ -81,6 +81,16 @@ class DiffReport:
         """The first alpha."""
         return self.alphas[0]
 
+    @property
+    def why_unconfident(self) -> str | None:
+        """Why no group has confidence limits, though the total may; None where groups may have them."""
+        if self.by.is_narrow:
+            return "there are as many groups as positions or conversations"
+        n_groups = len(self.groups)
+        if n_groups > MAX_CONFIDENT_GROUPS:
+            return f"{n_groups:,} groups are more than {MAX_CONFIDENT_GROUPS}"
+        return None
+
     def rows(self) -> list[DiffRow]:
         """The groups and the total."""
         return [*self.groups, self.total]

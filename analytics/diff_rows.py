@@ -144,7 +144,7 @@ class DiffRow:
         student_rank: Of the realised token.
         off_policy: Importance ratios teacher / student of the realised tokens.
         estimate: Where a sampler was named.
-        confidence: Of every measure of a gap; empty where groups are narrow.
+        confidence: Of every measure of a gap; empty without tokens, and where groups are narrow or many.
     """
 
     group: GroupKey

@@ -70,7 +70,9 @@ def print_report(report: DiffReport, form: Format) -> None:
 
 
 def note_confidence(report: DiffReport) -> None:
-    """Say how far confidence limits can be trusted."""
+    """Say where confidence limits are missing, and how far they can be trusted."""
+    if report.why_unconfident is not None:
+        note(f"Only all tokens together have confidence limits: {report.why_unconfident}.")
     limits = [each for row in report.rows() for each in row.confidence]
     if any(each.is_rough and (each.lower, each.upper) != (None, None) for each in limits):
         note("Confidence limits are rough where there are fewer than 30 conversations.")

@@ -342,6 +342,18 @@ def test_every_output_says_where_confidence_limits_are_rough(both: Both, tmp_pat
     assert groups["confidence.gjs_0.5.is_rough"].drop_nulls().to_list() == [True, True, True]
 
 
+def test_more_than_200_groups_have_no_confidence_limits_and_a_note(
+    conversation: Make, write_dataset: Make
+) -> None:
+    sides = [[conversation(f"c{i}", [("user", 1)] * 200, model=model) for i in range(2)] for model in (0, 1)]
+    found = run("diff", *map(write_dataset, sides), "--by", "message_index", "--format", "json")
+    assert found.exit_code == 0, found.output
+    report = json.loads(found.stdout)
+    assert not any(group["confidence"] for group in report["groups"])
+    assert report["total"]["confidence"]
+    assert "Only all tokens together have confidence limits: 201 groups are more than 200." in found.stderr
+
+
 def test_the_noise_floor_stands_beside_the_gaps(both: Both, tmp_path: Path) -> None:
     path = tmp_path / "selfcheck.json"
     path.write_text(
