@@ -76,8 +76,8 @@ def diff(
         options.option(
             "--fail-if",
             metavar="CONDITION",
-            help="End with exit code 1 where it holds, such as 'role=assistant: gjs_0.5.lower > 0.05'; "
-            "may be given several times.",
+            help="End with exit code 1 where it holds, such as 'role=assistant: gjs_0.5.lower > 0.05', or "
+            "where its number has no value; may be given several times.",
         ),
     ] = None,
     out: Annotated[
@@ -183,7 +183,7 @@ def diff(
         settings = page.DiffSettings(report.alphas[0], noise_floor, on_error.value)
         page.write_diff(sides.teacher, sides.student, html, settings, max_mb=html_max_mb)
     for breach in found:
-        note(f"failed: {breach.gate.text} (it is {breach.found:.6g})")
+        note(f"failed: {breach}")
     if found:
         raise typer.Exit(ExitCode.FAILED)
 

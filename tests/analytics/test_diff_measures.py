@@ -213,7 +213,43 @@ def test_conditions_hold_or_not(both: Both) -> None:
     assert not holds(f"role=tool: gjs_0.5.lower > {tool.gjs.lower}")
     assert holds("kl_teacher_student.upper > 1e9")
     assert holds("off_policy.effective_sample_size < 1")
-    assert not holds("role=(no message): log_ratio > -100")  # without tokens there is no mean
+    assert not holds("kl_teacher_student.upper < 1e9")
+    assert holds("role=tool: confidence.kl_teacher_student.upper > 1e9")
+    assert not holds("role=tool: confidence.kl_teacher_student.upper < 1e9")
+
+
+@pytest.mark.parametrize(
+    ("by", "condition", "reason"),
+    [
+        ("role", "role=(no message): log_ratio > 100", "the group has no tokens that both models scored"),
+        ("role", "off_policy.chi2 < 0", "beyond the range of float64"),
+        ("role", "role=user: confidence.log_ratio.lower > 0", "1 conversation set none"),
+        ("conversation_id", "conversation_id=c: off_policy.log_ratio.p99 > 9", "as many groups as positions"),
+        (
+            "conversation_id",
+            "conversation_id=c: confidence.log_ratio.upper > 9",
+            "as many groups as positions",
+        ),
+        ("role", "role=user: teacher_rank.mean > 9", "no ranks or lists"),
+    ],
+)
+def test_a_condition_about_a_number_without_a_value_fails_and_says_why(
+    conversation: Make, write_dataset: Make, by: str, condition: str, reason: str
+) -> None:
+    def side(logprob: float) -> Any:
+        def columns(scores: dict[str, pa.Array]) -> dict[str, pa.Array]:
+            return {
+                **scores,
+                "logprob": pa.array([None] + [logprob] * 4, pa.float32()),
+                "rank": pa.nulls(5, pa.int32()),
+            }
+
+        return write_dataset([conversation("c", [("user", 4)])], top_k=0, columns=columns)
+
+    found = run("diff", side(-1.0), side(-800.0), "--by", by, "--fail-if", condition, "--format", "json")
+    assert found.exit_code == 1
+    assert f"failed: {condition} (it has no value: " in found.stderr
+    assert reason in found.stderr
 
 
 @pytest.mark.parametrize(
