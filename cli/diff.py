@@ -68,7 +68,7 @@ def diff(
     noise_floor: Annotated[
         Path | None,
         options.option(
-            "--noise-floor", metavar="FILE", help="JSON of tokscore selfcheck, shown beside the gaps."
+            "--noise-floor", metavar="FILE", help="JSON of tokscore selfcheck, noted below the tables."
         ),
     ] = None,
     fail_if: Annotated[
@@ -91,7 +91,7 @@ def diff(
             help="Compare all tokens, which must be equal, or only the content that two templates share.",
         ),
     ] = options.AlignChoice.TOKENS,
-    on_error: options.OnErrorOption = OnErrorChoice.FAIL,
+    on_error: options.OnErrorNoted = OnErrorChoice.FAIL,
     on: compare_models.On = None,
     template: options.Template = None,
     engine: compare_models.Engine = options.EngineChoice.AUTO,
