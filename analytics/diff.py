@@ -17,6 +17,7 @@ from tokscore.analytics.comparison import ComparedBatch, Comparison
 from tokscore.analytics.contexts import N_CONTEXTS, Context, Found, find_contexts, read_contexts
 from tokscore.analytics.diff_rows import (
     ESTIMATES,
+    POINTS,
     DiffRow,
     NamedConfidence,
     confidence_of,
@@ -79,6 +80,16 @@ class DiffReport:
     def alpha(self) -> float:
         """The first alpha."""
         return self.alphas[0]
+
+    @property
+    def why_unconfident(self) -> str | None:
+        """Why no group has confidence limits, though the total may; None where groups may have them."""
+        if self.by.is_narrow:
+            return "there are as many groups as positions or conversations"
+        n_groups = len(self.groups)
+        if n_groups > MAX_CONFIDENT_GROUPS:
+            return f"{n_groups:,} groups are more than {MAX_CONFIDENT_GROUPS}"
+        return None
 
     def rows(self) -> list[DiffRow]:
         """The groups and the total."""
@@ -238,13 +249,13 @@ def diff_report(
 def _with_confidence(
     rows: list[DiffRow], total: DiffRow, groups: list[Group], whole: Group, alphas: Sequence[float]
 ) -> tuple[list[DiffRow], DiffRow]:
-    """The rows with confidence limits; p-values are adjusted for all groups of a measure."""
+    """The rows with confidence limits, and p-values of means that may be 0, adjusted for all groups."""
     if len(rows) > MAX_CONFIDENT_GROUPS:
         groups = [group._replace(clusters=group.clusters._replace(names=[])) for group in groups]
     n_replicates = replicates_for(len(rows))
     found = [confidence_of(group.clusters, alphas, n_replicates) for group in groups]
     adjusted: dict[tuple[int, str], float] = {}
-    for name in {name for cells in found for name, _ in cells}:
+    for name in POINTS:
         p_values = [dict(cells)[name].p_value if cells else None for cells in found]
         values = benjamini_hochberg([np.nan if p is None else p for p in p_values])
         adjusted |= {(index, name): float(p) for index, p in enumerate(values) if not np.isnan(p)}
@@ -255,7 +266,7 @@ def _with_confidence(
                 name,
                 each.lower,
                 each.upper,
-                each.p_value,
+                each.p_value if name in POINTS else None,
                 adjusted.get((index, name)),
                 each.n_conversations,
                 each.is_rough,

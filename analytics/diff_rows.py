@@ -12,11 +12,11 @@ import numpy as np
 from tokscore.analytics.bootstrap import Confidence, clustered_confidence
 from tokscore.analytics.estimates import Sampler
 from tokscore.analytics.groups import GroupKey
-from tokscore.analytics.measures import INTERVALS, interval_names
+from tokscore.analytics.measures import INTERVALS, interval_names, ranges
 from tokscore.analytics.off_policy import OffPolicy, finite, off_policy
 from tokscore.analytics.reduction import Clusters, Group
 
-# Means of an interval whose ends differ from 0 only where the models do; entropies do so always.
+# Means that are known exactly and may be of either sign.
 POINTS = ("log_ratio", "delta_p")
 
 
@@ -94,12 +94,13 @@ class NamedConfidence(NamedTuple):
 
     Attributes:
         name: Of the measure.
-        lower: Of its lower limit; None where there is none.
-        upper: Of its upper limit.
-        p_value: Of "the mean may be 0".
-        adjusted_p_value: The same, adjusted for all cells of the report (Benjamini-Hochberg).
+        lower: Of its lower limit, not below what the measure may be; None where the conversations set none.
+        upper: Of its upper limit, not above what it may be; None likewise, or where a token has none.
+        p_value: Of "the mean is 0"; only of `log_ratio` and `delta_p`. A divergence is above 0 wherever the
+            models differ at all, so that such a test of one says nothing.
+        adjusted_p_value: The same, adjusted for all groups of the report (Benjamini-Hochberg).
         n_conversations: With tokens.
-        is_rough: There are too few for the level to be trusted.
+        is_rough: There are too few, below 30, for the level of 95 % to be trusted.
     """
 
     name: str
@@ -109,6 +110,11 @@ class NamedConfidence(NamedTuple):
     adjusted_p_value: float | None
     n_conversations: int
     is_rough: bool
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON: a measure without a test has no p-values."""
+        untested = () if self.name in POINTS else ("p_value", "adjusted_p_value")
+        return {name: value for name, value in self._asdict().items() if name not in ("name", *untested)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +144,7 @@ class DiffRow:
         student_rank: Of the realised token.
         off_policy: Importance ratios teacher / student of the realised tokens.
         estimate: Where a sampler was named.
-        confidence: Of every measure of a gap; empty where groups are narrow.
+        confidence: Of every measure of a gap; empty without tokens, and where groups are narrow or many.
     """
 
     group: GroupKey
@@ -192,14 +198,11 @@ class DiffRow:
         row["teacher_rank"], row["student_rank"] = self.teacher_rank._asdict(), self.student_rank._asdict()
         row["off_policy"] = self.off_policy.to_dict()
         row["estimate"] = None if self.estimate is None else self.estimate._asdict()
-        row["confidence"] = {
-            each.name: {name: value for name, value in each._asdict().items() if name != "name"}
-            for each in self.confidence
-        }
+        row["confidence"] = {each.name: each.to_dict() for each in self.confidence}
         return row
 
     def flat(self) -> dict[str, float | int | None]:
-        """All numbers by dotted name, such as `gjs_0.5.lower`."""
+        """All numbers and booleans by dotted name, such as `gjs_0.5.lower`."""
         found: dict[str, float | int | None] = {}
         _flatten("", {key: value for key, value in self.to_dict().items() if key != "group"}, found)
         return found
@@ -224,7 +227,7 @@ def _flatten(prefix: str, values: Mapping[str, object], found: dict[str, float |
     for key, value in values.items():
         if isinstance(value, Mapping):
             _flatten(f"{prefix}{key}.", value, found)
-        elif value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        elif key != "unbounded" and (value is None or isinstance(value, int | float)):  # n_unbounded says it
             found[prefix + key] = value
 
 
@@ -309,7 +312,7 @@ ESTIMATES = ("k1", "k3", "topk")
 def confidence_of(
     clusters: Clusters, alphas: Sequence[float], n_replicates: int
 ) -> list[tuple[str, Confidence]]:
-    """Confidence limits of every measure of a gap in one group, by name.
+    """Confidence limits of every measure of a gap in one group, by name, within the range of the measure.
 
     Branches of a conversation share tokens, so that they are drawn together.
 
@@ -332,4 +335,17 @@ def confidence_of(
     for name in _UNBOUNDED:
         upper[names.index(name), columns[f"n_unbounded_{name}"] > 0] = np.inf
     found = clustered_confidence(names, lower, n_tokens, upper, n_replicates=n_replicates)
-    return list(zip(names, found, strict=True))
+    possible = ranges(alphas)
+    return [
+        (name, _within(each, *possible[name]) if name in possible else each)
+        for name, each in zip(names, found, strict=True)
+    ]
+
+
+def _within(limits: Confidence, least: float, largest: float) -> Confidence:
+    """The limits, cut to what is possible; where conversations set none, that is the limit."""
+    if limits.n_conversations < 2:
+        return limits
+    lower = least if limits.lower is None else max(least, limits.lower)
+    upper = largest if limits.upper is None else min(largest, limits.upper)
+    return limits._replace(lower=lower, upper=finite(upper))

@@ -12,6 +12,7 @@ from tokscore.analytics.diff import DiffReport
 from tokscore.analytics.diff_rows import DiffRow
 from tokscore.analytics.groups import Grouping, value_label
 from tokscore.rendering.errors import UsageError
+from tokscore.rendering.words import counted
 
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
@@ -19,6 +20,8 @@ _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
 }
+_OVERFLOWING = ("off_policy.mean_ratio", "off_policy.effective_sample_size", "off_policy.chi2")
+_FROM_LISTS = ("teacher_rank.", "student_rank.", "top1_agreement")
 _FORM = re.compile(r"\s*(?:(?P<group>[^:]+):)?\s*(?P<metric>[\w.]+)\s*(?P<sign>[<>]=?)\s*(?P<value>\S+)\s*")
 
 
@@ -41,15 +44,24 @@ class Gate(NamedTuple):
 
 
 class Breach(NamedTuple):
-    """A condition that holds.
+    """A condition that fails the comparison.
 
     Attributes:
         gate: The condition.
-        found: The number; inf for an upper limit that is not there.
+        found: The number; inf for an upper limit that some token leaves unbounded. None where there is no
+            number, so that nobody can say whether the condition holds.
+        reason: Why there is none; empty if that is not known, or there is one.
     """
 
     gate: Gate
-    found: float
+    found: float | None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        """The condition, and what was found."""
+        if self.found is not None:
+            return f"{self.gate.text} (it is {self.found:.6g})"
+        return f"{self.gate.text} (it has no value{f': {self.reason}' if self.reason else ''})"
 
 
 def parse_gate(text: str, by: Grouping) -> Gate:
@@ -84,7 +96,7 @@ def parse_gate(text: str, by: Grouping) -> Gate:
 
 
 def breaches(report: DiffReport, gates: list[Gate]) -> list[Breach]:
-    """The conditions that hold; one about a mean that is not there does not.
+    """The conditions that hold, and those about a number that is not there: a gate does not pass unseen.
 
     Raises:
         UsageError: A group or a metric is not in the report.
@@ -92,22 +104,44 @@ def breaches(report: DiffReport, gates: list[Gate]) -> list[Breach]:
     found = []
     for gate in gates:
         row = _row(report, gate)
-        numbers = row.flat()
+        numbers = dict.fromkeys(report.total.flat()) | row.flat()
         if gate.metric not in numbers:
             names = ", ".join(name for name in numbers if not name.startswith("confidence."))
             raise UsageError(f"{gate.text!r}: there is no {gate.metric}; expected one of {names}.")
         number = numbers[gate.metric]
-        name, _, end = gate.metric.rpartition(".")
-        if (
-            number is None
-            and end == "upper"
-            and name in row.intervals()
-            and row.intervals()[name].is_unbounded
-        ):
+        if number is None and _is_unbounded(row, gate.metric):
             number = math.inf
-        if number is not None and _OPERATORS[gate.sign](number, gate.value):
+        if number is None:
+            found.append(Breach(gate, None, _why_missing(report, row, gate.metric)))
+        elif _OPERATORS[gate.sign](number, gate.value):
             found.append(Breach(gate, float(number)))
     return found
+
+
+def _is_unbounded(row: DiffRow, metric: str) -> bool:
+    """Whether it is an upper limit, or that of its confidence, and some token has none."""
+    name, _, end = metric.removeprefix("confidence.").rpartition(".")
+    intervals = row.intervals()
+    return end == "upper" and name in intervals and intervals[name].is_unbounded
+
+
+def _why_missing(report: DiffReport, row: DiffRow, metric: str) -> str:
+    """Why a number is not there; empty where that is not known."""
+    if not row.n_tokens:
+        return "the group has no tokens that both models scored"
+    if metric.startswith("confidence."):
+        if not row.confidence:
+            return report.why_unconfident or ""
+        if row is report.total and metric.endswith(".adjusted_p_value"):
+            return "all tokens together are one test, whose p_value needs no adjustment"
+        return f"{counted(row.confidence[0].n_conversations, 'conversation')} set none"
+    if metric in _OVERFLOWING:
+        return "ratios of the two models' probabilities are beyond the range of float64"
+    if metric.startswith("off_policy."):
+        return report.why_unconfident or ""
+    if metric.startswith(_FROM_LISTS):
+        return "the datasets have no ranks or lists for it"
+    return ""
 
 
 def _row(report: DiffReport, gate: Gate) -> DiffRow:

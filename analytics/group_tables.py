@@ -23,18 +23,20 @@ def group_table(by: Grouping | None, rows: Sequence[tuple[GroupKey, Mapping[str,
 
     Returns:
         The columns of `by` with the types that the token table has, metadata as text where its values are of
-        several kinds; then the numbers by name: counts int64, the rest float64.
+        several kinds; then the numbers by name: counts int64, `is_...` bool, the rest float64.
     """
     columns = {} if by is None else _group_columns(by, [key for key, _ in rows])
     for name in dict.fromkeys(name for _, numbers in rows for name in numbers):
         if name not in columns:
-            dtype = pa.int64() if _is_count(name) else pa.float64()
-            columns[name] = pa.array([numbers.get(name) for _, numbers in rows], dtype)
+            columns[name] = pa.array([numbers.get(name) for _, numbers in rows], _type_of(name))
     return pa.table(columns)
 
 
-def _is_count(name: str) -> bool:
-    return name.rpartition(".")[2].startswith("n_") or name in _COUNTS
+def _type_of(name: str) -> pa.DataType:
+    last = name.rpartition(".")[2]
+    if last.startswith("is_"):
+        return pa.bool_()
+    return pa.int64() if last.startswith("n_") or name in _COUNTS else pa.float64()
 
 
 def _group_columns(by: Grouping, keys: Sequence[GroupKey]) -> dict[str, pa.Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -52,6 +53,20 @@ def interval_names(alphas: Sequence[float]) -> list[str]:
     """Names of all intervals, such as `gjs_0.5`, in the order of the limits' columns."""
     mixtures = [f"{measure}_{alpha:g}" for alpha in alphas for measure in ("gjs", "skew_kl")]
     return [*INTERVALS, *mixtures]
+
+
+def ranges(alphas: Sequence[float]) -> dict[str, tuple[float, float]]:
+    """The least and the largest value that each interval of a divergence may have, by name.
+
+    A mixture is at least alpha times the teacher, so that KL(teacher || mixture) is at most log(1 / alpha),
+    and a GJS is at most the entropy of alpha (Lin, 1991). Both are reached where the models share no id.
+    """
+    kl = (0.0, math.inf)
+    found = {"kl_teacher_student": kl, "kl_student_teacher": kl, "total_variation": (0.0, 1.0)}
+    for alpha in alphas:
+        entropy = -alpha * math.log(alpha) - (1 - alpha) * math.log1p(-alpha)
+        found |= {f"gjs_{alpha:g}": (0.0, entropy), f"skew_kl_{alpha:g}": (0.0, -math.log(alpha))}
+    return found
 
 
 def meaning(name: str) -> tuple[str, str]:

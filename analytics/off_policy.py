@@ -89,7 +89,7 @@ class OffPolicy:
     Attributes:
         log_ratio: Percentiles of the log-ratio.
         mean_abs_log_ratio: Mean size of the log-ratio.
-        mean_ratio: Mean weight; 1 in expectation.
+        mean_ratio: Mean weight; 1 in expectation if the policy in the denominator sampled the tokens.
         effective_sample_size: (sum w)^2 / (n sum w^2) of all tokens' weights, a share of n (Kong, 1992).
             None where a weight is too large for it.
         chi2: mean w^2 - 1, an estimate of the chi-square divergence of the two policies.

@@ -68,7 +68,7 @@ def diff(
     noise_floor: Annotated[
         Path | None,
         options.option(
-            "--noise-floor", metavar="FILE", help="JSON of tokscore selfcheck, shown beside the gaps."
+            "--noise-floor", metavar="FILE", help="JSON of tokscore selfcheck, noted below the tables."
         ),
     ] = None,
     fail_if: Annotated[
@@ -76,8 +76,8 @@ def diff(
         options.option(
             "--fail-if",
             metavar="CONDITION",
-            help="End with exit code 1 where it holds, such as 'role=assistant: gjs_0.5.lower > 0.05'; "
-            "may be given several times.",
+            help="End with exit code 1 where it holds, such as 'role=assistant: gjs_0.5.lower > 0.05', or "
+            "where its number has no value; may be given several times.",
         ),
     ] = None,
     out: Annotated[
@@ -91,7 +91,7 @@ def diff(
             help="Compare all tokens, which must be equal, or only the content that two templates share.",
         ),
     ] = options.AlignChoice.TOKENS,
-    on_error: options.OnErrorOption = OnErrorChoice.FAIL,
+    on_error: options.OnErrorNoted = OnErrorChoice.FAIL,
     on: compare_models.On = None,
     template: options.Template = None,
     engine: compare_models.Engine = options.EngineChoice.AUTO,
@@ -133,7 +133,7 @@ def diff(
         raise UsageError("expected two score datasets, TEACHER and STUDENT, or --recorded SCORES.")
 
     from tokscore.analytics import breaches, diff_report, parse_gate, parse_group_by
-    from tokscore.cli.diff_report import print_report
+    from tokscore.cli.diff_report import note_confidence, print_report
 
     if exact and form is Format.CSV:
         raise UsageError("--exact prints a table of its own, which CSV has no place for; use --format json.")
@@ -162,6 +162,7 @@ def diff(
         print_report(report, form)
         if whole is not None:
             compare_models.print_exact(whole, form)
+    note_confidence(report)
     for n, name in ((report.n_only_teacher, teacher), (report.n_only_student, student)):
         if n:
             note(f"warning: only in {name}, and left out: {counted(n, 'conversation')}.")
@@ -182,7 +183,7 @@ def diff(
         settings = page.DiffSettings(report.alphas[0], noise_floor, on_error.value)
         page.write_diff(sides.teacher, sides.student, html, settings, max_mb=html_max_mb)
     for breach in found:
-        note(f"failed: {breach.gate.text} (it is {breach.found:.6g})")
+        note(f"failed: {breach}")
     if found:
         raise typer.Exit(ExitCode.FAILED)
 

@@ -69,6 +69,15 @@ def print_report(report: DiffReport, form: Format) -> None:
         )
 
 
+def note_confidence(report: DiffReport) -> None:
+    """Say where confidence limits are missing, and how far they can be trusted."""
+    if report.why_unconfident is not None:
+        note(f"Only all tokens together have confidence limits: {report.why_unconfident}.")
+    limits = [each for row in report.rows() for each in row.confidence]
+    if any(each.is_rough and (each.lower, each.upper) != (None, None) for each in limits):
+        note("Confidence limits are rough where there are fewer than 30 conversations.")
+
+
 def print_mismatch(report: MismatchReport, form: Format) -> None:
     """Print recorded against scored logprobs as a table or CSV."""
     by = [Column(name, name) for name in report.by.names]
@@ -180,19 +189,17 @@ def _off_policy(numbers: OffPolicy) -> dict[str, Cell]:
 def _print_confidence(report: DiffReport, rows: Sequence[tuple[dict[str, str], DiffRow]]) -> None:
     gjs = f"gjs_{report.alpha:g}"
     shown: list[dict[str, Cell]] = []
-    is_rough = False
     for label, row in rows:
         found = {each.name: each for each in row.confidence}
         if gjs not in found or found[gjs].lower is None:
             continue
-        is_rough |= found[gjs].is_rough
         line: dict[str, Cell] = {**label, "n_conversations": found[gjs].n_conversations}
         for name in ("log_ratio", gjs):
             low, high = found[name].lower, found[name].upper
             line[name] = (
                 "-" if low is None else f"[{low:.4f}, {'unbounded' if high is None else f'{high:.4f}'}]"
             )
-            line[f"p_{name}"] = found[name].adjusted_p_value
+        line["adjusted_p"] = found["log_ratio"].adjusted_p_value
         shown.append(line)
     if not shown:
         return
@@ -200,13 +207,10 @@ def _print_confidence(report: DiffReport, rows: Sequence[tuple[dict[str, str], D
         *(Column(name, name) for name in report.by.names),
         Column("n_conversations", "conversations"),
         Column("log_ratio", "logprob T-S"),
-        Column("p_log_ratio", "adjusted p"),
+        Column("adjusted_p", "adjusted p"),
         Column(gjs, f"GJS {report.alpha:g}"),
-        Column(f"p_{gjs}", "adjusted p"),
     )
     print_rows(columns, shown, Format.TABLE, title="95 % confidence, from resampling conversations")
-    if is_rough:
-        note("Confidence limits are rough: some groups have fewer than 30 conversations.")
 
 
 def _print_estimates(report: DiffReport, rows: Sequence[tuple[dict[str, str], DiffRow]]) -> None:

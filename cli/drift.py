@@ -46,7 +46,7 @@ def drift(
     tools: options.Tools = None,
     template_timeout: options.TemplateTimeout = options.TEMPLATE_TIMEOUT_S,
     template_characters: options.TemplateCharacters = options.TEMPLATE_CHARACTERS,
-    on_error: options.OnErrorOption = options.OnErrorChoice.FAIL,
+    on_error: options.OnErrorNoted = options.OnErrorChoice.FAIL,
     revision: options.Revision = None,
     template_time: options.TemplateTime = None,
     input_format: options.InputFormat = None,

@@ -222,6 +222,10 @@ OnErrorOption = Annotated[
     OnErrorChoice,
     option("--on-error", help="End at the first bad conversation, or list it in errors/ and go on."),
 ]
+OnErrorNoted = Annotated[
+    OnErrorChoice,
+    option("--on-error", help="End at the first bad conversation, or leave it out with a note and go on."),
+]
 Revision = Annotated[
     str | None, option("--revision", metavar="REV", help="Branch, tag or commit on the hub.")
 ]

@@ -95,7 +95,9 @@ def sections() -> Iterator[tuple[str, str, Iterable[Row]]]:
     about = (
         "`diff -o DIR` writes it; one row per group: the columns of `--by`, then these, means per token.\n"
         "`--format csv` has the same names, `--format json` nests what is dotted here. A is an alpha,\n"
-        "MEASURE the name of a measure. `estimate` needs `--sampled-by`; narrow groups have no `confidence`."
+        "MEASURE the name of a measure. `estimate` needs `--sampled-by`. Groups by position and\n"
+        "conversation (`--by position`, `--by conversation_id`) have no `confidence`, nor have more than\n"
+        "200 groups; `--format json` and `csv` have that of all tokens under `total` or `(all)`."
     )
     yield "groups.parquet of diff", about, _groups()
     about = "`diff --exact` keeps it in the cache and prints where; one row per token."
@@ -254,5 +256,5 @@ def _stats() -> Iterator[Row]:
 
 def _numbers(cls: type, prefix: str, about: str = "") -> Iterator[Row]:
     for row in _described(cls, prefix):
-        if row.dtype in ("int", "float"):
+        if row.dtype in ("int", "float", "bool"):
             yield row._replace(description=f"{about} {row.description}".strip())

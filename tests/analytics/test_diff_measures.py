@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 from collections.abc import Callable
@@ -18,7 +20,9 @@ from typer.testing import CliRunner
 
 from tokscore.analytics import breaches, mismatch, parse_gate, parse_group_by
 from tokscore.analytics import diff_report as diff
+from tokscore.analytics.diff_rows import confidence_of, kept_names
 from tokscore.analytics.off_policy import effective_sample_size
+from tokscore.analytics.reduction import Clusters
 from tokscore.cli.main import app
 from tokscore.rendering.errors import InputError, UsageError
 
@@ -123,6 +127,36 @@ def test_confidence_limits_enclose_the_interval_of_means(both: Both) -> None:
     assert found["kl_teacher_student"].upper is None
 
 
+def test_confidence_limits_stay_in_the_range_of_the_measure() -> None:
+    names = kept_names([0.2])
+    sums = np.zeros((20, len(names)))
+    largest = {
+        "total_variation": 1.0,
+        "gjs_0.2": -0.2 * math.log(0.2) - 0.8 * math.log(0.8),
+        "skew_kl_0.2": math.log(5),
+    }
+
+    def limits(share: float) -> dict[str, tuple[float | None, float | None]]:
+        # One conversation unlike the others leaves limits beyond the end of the range.
+        for index, name in enumerate(names):
+            measure = name.removesuffix(".lower").removesuffix(".upper")
+            sums[:, index] = 10 * largest.get(measure, 1.0) * np.r_[np.full(19, share), 0.5]
+        clusters = Clusters([(str(i), 0) for i in range(20)], sums, np.full(20, 10))
+        return {name: each[:2] for name, each in confidence_of(clusters, [0.2], 999)}
+
+    low, high = limits(1e-4), limits(1.0)
+    assert low["log_ratio"][0] < 0  # type: ignore[operator]
+    assert [low[name][0] for name in (*largest, "kl_teacher_student")] == [0.0] * 4
+    assert [high[name][1] for name in largest] == pytest.approx(list(largest.values()), rel=1e-15)
+    assert high["log_ratio"][1] > 1  # type: ignore[operator]
+
+
+def test_divergences_have_no_p_values(both: Both) -> None:
+    confidence = diff(*both.paths).to_dict()["total"]["confidence"]  # type: ignore[index]
+    tested = {name for name, limits in confidence.items() if limits.keys() & {"p_value", "adjusted_p_value"}}
+    assert tested == {"log_ratio", "delta_p"} < confidence.keys()
+
+
 def test_estimates_need_a_sampler_and_name_it(both: Both) -> None:
     assert diff(*both.paths).total.estimate is None
     estimate = diff(*both.paths, sampled_by="student").total.estimate
@@ -179,7 +213,43 @@ def test_conditions_hold_or_not(both: Both) -> None:
     assert not holds(f"role=tool: gjs_0.5.lower > {tool.gjs.lower}")
     assert holds("kl_teacher_student.upper > 1e9")
     assert holds("off_policy.effective_sample_size < 1")
-    assert not holds("role=(no message): log_ratio > -100")  # without tokens there is no mean
+    assert not holds("kl_teacher_student.upper < 1e9")
+    assert holds("role=tool: confidence.kl_teacher_student.upper > 1e9")
+    assert not holds("role=tool: confidence.kl_teacher_student.upper < 1e9")
+
+
+@pytest.mark.parametrize(
+    ("by", "condition", "reason"),
+    [
+        ("role", "role=(no message): log_ratio > 100", "the group has no tokens that both models scored"),
+        ("role", "off_policy.chi2 < 0", "beyond the range of float64"),
+        ("role", "role=user: confidence.log_ratio.lower > 0", "1 conversation set none"),
+        ("conversation_id", "conversation_id=c: off_policy.log_ratio.p99 > 9", "as many groups as positions"),
+        (
+            "conversation_id",
+            "conversation_id=c: confidence.log_ratio.upper > 9",
+            "as many groups as positions",
+        ),
+        ("role", "role=user: teacher_rank.mean > 9", "no ranks or lists"),
+    ],
+)
+def test_a_condition_about_a_number_without_a_value_fails_and_says_why(
+    conversation: Make, write_dataset: Make, by: str, condition: str, reason: str
+) -> None:
+    def side(logprob: float) -> Any:
+        def columns(scores: dict[str, pa.Array]) -> dict[str, pa.Array]:
+            return {
+                **scores,
+                "logprob": pa.array([None] + [logprob] * 4, pa.float32()),
+                "rank": pa.nulls(5, pa.int32()),
+            }
+
+        return write_dataset([conversation("c", [("user", 4)])], top_k=0, columns=columns)
+
+    found = run("diff", side(-1.0), side(-800.0), "--by", by, "--fail-if", condition, "--format", "json")
+    assert found.exit_code == 1
+    assert f"failed: {condition} (it has no value: " in found.stderr
+    assert reason in found.stderr
 
 
 @pytest.mark.parametrize(
@@ -295,6 +365,29 @@ def test_the_command_holds_recorded_logprobs_against_scored_ones(
     assert found.exit_code == 0, found.output
     assert json.loads(found.stdout)["total"]["off_policy"]["mean_ratio"] == 1
     assert "tokens with both logprobs" in found.stderr
+
+
+def test_every_output_says_where_confidence_limits_are_rough(both: Both, tmp_path: Path) -> None:
+    found = run("diff", *both.paths, "--format", "csv", "-o", tmp_path / "out")
+    assert found.exit_code == 0, found.output
+    *_, total = csv.DictReader(io.StringIO(found.stdout))
+    assert total["confidence.log_ratio.is_rough"] == "True"
+    assert "rough where there are fewer than 30 conversations" in found.stderr
+    groups = pl.read_parquet(tmp_path / "out/groups.parquet")
+    assert groups.schema["confidence.gjs_0.5.is_rough"] == pl.Boolean
+    assert groups["confidence.gjs_0.5.is_rough"].drop_nulls().to_list() == [True, True, True]
+
+
+def test_more_than_200_groups_have_no_confidence_limits_and_a_note(
+    conversation: Make, write_dataset: Make
+) -> None:
+    sides = [[conversation(f"c{i}", [("user", 1)] * 200, model=model) for i in range(2)] for model in (0, 1)]
+    found = run("diff", *map(write_dataset, sides), "--by", "message_index", "--format", "json")
+    assert found.exit_code == 0, found.output
+    report = json.loads(found.stdout)
+    assert not any(group["confidence"] for group in report["groups"])
+    assert report["total"]["confidence"]
+    assert "Only all tokens together have confidence limits: 201 groups are more than 200." in found.stderr
 
 
 def test_the_noise_floor_stands_beside_the_gaps(both: Both, tmp_path: Path) -> None:

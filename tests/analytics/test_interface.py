@@ -37,11 +37,11 @@ def printed(*arguments: str | Path) -> dict[str, Any]:
 
 
 def numbers(value: Any, name: str = "") -> Iterator[tuple[str, float | None]]:
-    """Every number in JSON by its dotted name."""
+    """Every number and boolean in JSON by its dotted name, but for what `n_unbounded` says."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from numbers(inner, f"{name}.{key}" if name else key)
-    elif value is None or type(value) in (int, float):
+    elif not name.endswith(".unbounded") and (value is None or type(value) in (int, float, bool)):
         yield name, value
 
 

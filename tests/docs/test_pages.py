@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import re
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tokscore import analytics
 from tokscore.cli.engine_options import EnginePathChoice
 from tokscore.cli.main import app
 from tokscore.cli.selfcheck import _document
@@ -104,6 +106,14 @@ def test_a_field_that_a_docstring_leaves_out_is_refused(scripts: dict[str, Modul
         list(scripts["column_page"]._described(Counts))
 
 
+@pytest.mark.parametrize(("name", "call"), [("diff", analytics.diff), ("stats", analytics.stats)])
+def test_options_that_a_function_lacks_are_listed(name: str, call: Callable[..., object]) -> None:
+    command = inspect.signature(getattr(importlib.import_module(f"tokscore.cli.{name}"), name))
+    lacking = set(command.parameters) - set(inspect.signature(call).parameters) - {"inputs", "form"}
+    page = (DOCS / "python.md").read_text()
+    assert {option for option in lacking if f"--{option.replace('_', '-')}`" not in page} == set()
+
+
 @pytest.fixture(scope="module")
 def documented(scripts: dict[str, ModuleType]) -> dict[str, set[str]]:
     """Names in docs/columns.md by table."""
@@ -120,7 +130,7 @@ def test_what_diff_writes_is_documented(
         assert result.exit_code == 0, result.output
     aligned = set(pq.read_schema(tmp_path / "content/tokens.parquet").names)
     assert "student_position" in documented["tokens.parquet of diff"] & aligned
-    measures = r"^confidence\.(?:(?!\.(?:lower|upper|p_value|adjusted_p_value|n_conversations)$).)+"
+    measures = r"^confidence\.(?:(?!\.(?:lower|upper|p_value|adjusted_p_value|n_conversations|is_rough)$).)+"
     for file, title in (("tokens", "tokens.parquet of diff"), ("groups", "groups.parquet of diff")):
         names = {
             re.sub(r"0\.2?5", "A", name) for name in pq.read_schema(tmp_path / f"all/{file}.parquet").names
