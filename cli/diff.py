@@ -62,7 +62,8 @@ def diff(
         options.SamplerChoice | None,
         options.option(
             "--sampled-by",
-            help="Who sampled every token at temperature 1: adds unbiased estimates of a KL.",
+            help="Who sampled the answers at temperature 1: adds unbiased estimates of a KL, from sampled "
+            "tokens alone.",
         ),
     ] = None,
     noise_floor: Annotated[

@@ -126,11 +126,37 @@ def test_confidence_limits_enclose_the_interval_of_means(both: Both) -> None:
 def test_estimates_need_a_sampler_and_name_it(both: Both) -> None:
     assert diff(*both.paths).total.estimate is None
     estimate = diff(*both.paths, sampled_by="student").total.estimate
-    mine, theirs = both.realised()
     assert estimate is not None
     assert (estimate.sampler, estimate.direction) == ("student", "kl_student_teacher")
-    assert estimate.k1 == pytest.approx((theirs - mine).mean(), abs=1e-6)
-    assert estimate.k3 == pytest.approx((np.exp(mine - theirs) - 1 - (mine - theirs)).mean(), abs=1e-6)
+
+
+def test_estimates_are_of_the_tokens_that_are_known_to_be_sampled(
+    conversation: Make, write_dataset: Make
+) -> None:
+    sampled = {"yes": 1, "unknown": -1, "no": 0}
+    sides = [
+        [
+            conversation(name, ROLES, seed=i, model=model)._replace(sampled=sampled[name])
+            for i, name in enumerate(sampled)
+        ]
+        for model in (0, 1)
+    ]
+    report = diff(*(write_dataset(side) for side in sides), sampled_by="student")
+    rows = np.flatnonzero([role == "assistant" for role, n in [("", 1), *ROLES] for _ in range(n)])
+    teacher, student = (side[0].logprobs[rows, side[0].token_ids[rows]] for side in sides)
+    k1 = student - teacher
+    for row in report.rows():
+        estimate = row.estimate
+        assert estimate is not None
+        if row.group in ("assistant", None) and row.n_tokens:
+            assert estimate.n_tokens == len(rows) == 9
+            assert estimate.k1 == pytest.approx(k1.mean(), abs=1e-6)
+            assert estimate.k3 == pytest.approx((np.exp(-k1) - 1 + k1).mean(), abs=1e-6)
+        else:
+            assert estimate[2:] == (0, None, None, None)
+    halved = [write_dataset(side, settings={"temperature": 0.5}) for side in sides]
+    with pytest.raises(InputError, match=r"settings.temperature is 0.5; expected 1.0"):
+        diff(*halved, sampled_by="student")
 
 
 def test_tables_hold_every_token_and_every_group(both: Both, tmp_path: Path) -> None:
