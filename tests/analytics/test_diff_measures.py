@@ -249,11 +249,13 @@ def test_bad_conversations_are_skipped_and_counted(
     assert report.total == diff(write_dataset(rest), write_dataset(rest)).total
 
 
-def record(root: Path, change: Callable[[float], float]) -> None:
+def record(root: Path, change: Callable[[float], float], first: int = 0) -> None:
     """Have every second token of a dataset carry a logprob, changed from the scored one."""
     path = root / "scores/part-00000.parquet"
     table = pq.read_table(path)
-    values = [None if v is None or i % 2 else change(v) for i, v in enumerate(table["logprob"].to_pylist())]
+    values = [
+        None if v is None or i % 2 else change(v) for i, v in enumerate(table["logprob"].to_pylist(), first)
+    ]
     index = table.column_names.index("recorded_logprob")
     column = pa.array(values, pa.float32())
     pq.write_table(table.set_column(index, table.schema.field(index), column), path)
@@ -288,6 +290,12 @@ def test_a_recorded_logprob_that_is_none_is_refused_or_skipped(
     report = mismatch(path, on_error="skip")
     assert [each.conversation_id for each in report.skipped] == ["c0"]
     assert report.total.log_ratio == 0
+    rest = write_dataset([conversation(f"c{i}", ROLES[: 1 + i], seed=i) for i in range(1, 4)])
+    # Rows count from the beginning of the file, and c0 has five.
+    record(rest, lambda logprob: logprob, first=5)
+    expected = mismatch(rest)
+    assert (report.groups, report.total) == (expected.groups, expected.total)
+    assert report.n_conversations == expected.n_conversations == 3
 
 
 def run(*arguments: object) -> Any:
