@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from tokscore.analytics.pairing import PairBatch, Pairing
 from tokscore.analytics.totals import ExactTotals
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.parts import temporary_name
+from tokscore.rendering.run import OnError
 from tokscore.rendering.tables import TOKENS, DatasetKind
 from tokscore.scoring.engine import TokenSequence
 
@@ -74,7 +75,14 @@ def _value_field(name: str) -> pa.Field:
 
 
 def write_exact(
-    path: Path, teacher: Path | str, student: Path | str, measure: Measure, *, alphas: Sequence[float]
+    path: Path,
+    teacher: Path | str,
+    student: Path | str,
+    measure: Measure,
+    *,
+    alphas: Sequence[float],
+    on_error: OnError = OnError.FAIL,
+    without: Collection[tuple[str, int]] = (),
 ) -> int:
     """Compare two models over the whole vocabulary and write a row for each token.
 
@@ -84,13 +92,15 @@ def write_exact(
         student: Score dataset of the same conversations.
         measure: `scoring.exact.ModelPair.measure` of the models that scored the datasets.
         alphas: As the models compare with.
+        on_error: What a conversation does whose tokens differ or are out of order.
+        without: Conversation ids and branches to leave out, such as those that `diff_report` skipped.
 
     Returns:
         Number of rows.
 
     Raises:
         UsageError: An alpha is not between 0 and 1.
-        InputError: The datasets cannot be compared.
+        InputError: The datasets cannot be compared, or a conversation and errors are not skipped.
         EngineError: A model failed.
     """
     for alpha in alphas:
@@ -100,13 +110,15 @@ def write_exact(
         Dataset(Path(student), kind=DatasetKind.SCORES),
         teacher_columns=["logprob", *_ATTRIBUTION],
         student_columns=["logprob"],
+        on_error=on_error,
     )
     waiting: dict[int, PairBatch] = {}
 
     def sequences() -> Iterator[TokenSequence]:
         for key, pair in enumerate(pairing.batches(1)):
             wanted = _compared(pair)[1:]
-            if wanted.any():
+            is_left_out = any(place.key in without for place in pair.places)
+            if wanted.any() and not is_left_out:
                 waiting[key] = pair
                 yield TokenSequence(key, pair.teacher["token_id"].to_numpy(), wanted)
 

@@ -13,6 +13,7 @@ from tokscore.cli.output import Column, ProgressLine, note, print_rows
 
 if TYPE_CHECKING:
     from tokscore.analytics.exact import ExactReport
+    from tokscore.analytics.pairing import Skipped
     from tokscore.cli.options import Format
     from tokscore.rendering.manifest import Manifest
     from tokscore.scoring.load import EngineSpec
@@ -196,8 +197,22 @@ def _place(kind: str, key: object) -> Path:
     return cache_directory() / "diff" / f"{kind}-{digest[:32]}"
 
 
-def exact(sides: Sides, alphas: Sequence[float], by: Sequence[str]) -> ExactReport:
+def exact(
+    sides: Sides,
+    alphas: Sequence[float],
+    by: Sequence[str],
+    *,
+    on_error: str = "fail",
+    skipped: Sequence[Skipped] = (),
+) -> ExactReport:
     """Means over the whole vocabulary, computed with both models or read from the cache.
+
+    Args:
+        sides: Both datasets, and their models.
+        alphas: Weights of the teacher in the GJS.
+        by: What makes the groups.
+        on_error: What one bad conversation does: `"fail"` or `"skip"`.
+        skipped: What the comparison left out; it is left out here too.
 
     Raises:
         UsageError: A model is not known.
@@ -206,9 +221,13 @@ def exact(sides: Sides, alphas: Sequence[float], by: Sequence[str]) -> ExactRepo
     """
     from tokscore.analytics.exact import exact_report, write_exact
     from tokscore.rendering.manifest import read_manifest
+    from tokscore.rendering.run import OnError
 
     manifests = [read_manifest(sides.teacher), read_manifest(sides.student)]
-    path = _place("exact", [*(manifest.plan_hash for manifest in manifests), list(alphas)])
+    without = sorted((each.conversation_id, each.branch) for each in skipped)
+    # What was left out may be whole again in the next run, of the same plan.
+    key = [*(manifest.plan_hash for manifest in manifests), list(alphas), *([without] if without else [])]
+    path = _place("exact", key)
     path = path.with_suffix(".parquet")
     if not path.is_file():
         names = ("teacher", "student")
@@ -219,7 +238,15 @@ def exact(sides: Sides, alphas: Sequence[float], by: Sequence[str]) -> ExactRepo
         note(f"comparing {specs[0].identity.name} with {specs[1].identity.name} over the whole vocabulary")
         pair = ModelPair(*specs, alphas=alphas)
         try:
-            write_exact(path, sides.teacher, sides.student, pair.measure, alphas=alphas)
+            write_exact(
+                path,
+                sides.teacher,
+                sides.student,
+                pair.measure,
+                alphas=alphas,
+                on_error=OnError(on_error),
+                without=set(without),
+            )
         finally:
             pair.close()
     note(f"exact values of every token: {path}")

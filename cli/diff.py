@@ -156,7 +156,11 @@ def diff(
         align=align.value,
     )
     found = breaches(report, gates)
-    whole = compare_models.exact(sides, alpha or [0.5], groups) if exact else None
+    whole = None
+    if exact:
+        whole = compare_models.exact(
+            sides, alpha or [0.5], groups, on_error=on_error.value, skipped=report.skipped
+        )
     if form is Format.JSON:
         print_json(report.to_dict() | ({} if whole is None else {"exact": whole.to_dict()}))
     else:
