@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tokscore.analytics.comparison import scored_vocab_size
 from tokscore.analytics.divergence import check_alpha
 from tokscore.analytics.groups import Grouping, GroupKey, group_order, metadata_value, parse_group_by
 from tokscore.analytics.measures import MEANINGS, meaning
@@ -189,12 +190,16 @@ class ExactReport:
         names: Of the values, in order.
         groups: One row per group, tokens of no message last.
         total: All tokens together.
+        teacher_vocab_size: Ids that the teacher has; an id has probability 0 in the model that lacks it.
+        student_vocab_size: Ids that the student has.
     """
 
     by: Grouping
     names: tuple[str, ...]
     groups: tuple[ExactRow, ...]
     total: ExactRow
+    teacher_vocab_size: int
+    student_vocab_size: int
 
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
@@ -202,22 +207,29 @@ class ExactReport:
             "by": self.by.value,
             "groups": [row.to_dict() for row in self.groups],
             "total": self.total.to_dict(),
+            "teacher_vocab_size": self.teacher_vocab_size,
+            "student_vocab_size": self.student_vocab_size,
         }
 
 
-def exact_report(path: Path, dataset: Path | str, *, by: str | Sequence[str] = "role") -> ExactReport:
+def exact_report(
+    path: Path, teacher: Path | str, student: Path | str, *, by: str | Sequence[str] = "role"
+) -> ExactReport:
     """Means of what `write_exact` wrote; they do not depend on the order of the conversations.
 
     Args:
         path: The table.
-        dataset: One of the datasets, for the metadata of its conversations.
+        teacher: Its dataset, also for the metadata of its conversations.
+        student: Its dataset.
         by: As `parse_group_by` takes it.
 
     Raises:
         UsageError: `by` is not allowed.
+        InputError: A dataset does not say which model scored it.
     """
     grouping = parse_group_by(by)
-    metadata = _metadata(Dataset(Path(dataset)), grouping)
+    datasets = Dataset(Path(teacher)), Dataset(Path(student))
+    metadata = _metadata(datasets[0], grouping)
     file = pq.ParquetFile(path)
     names = tuple(name for name in file.schema_arrow.names if name in VALUES or name.startswith("gjs_"))
     groups: dict[GroupKey, _Means] = {}
@@ -239,6 +251,7 @@ def exact_report(path: Path, dataset: Path | str, *, by: str | Sequence[str] = "
         names,
         tuple(groups[key].row(key) for key in sorted(groups, key=group_order)),
         total.row(None),
+        *(scored_vocab_size(dataset) for dataset in datasets),
     )
 
 

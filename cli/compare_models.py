@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from tokscore.cli import options as shared
-from tokscore.cli.output import Column, ProgressLine, note, print_rows
+from tokscore.cli.output import Column, ProgressLine, counted, note, print_rows
 
 if TYPE_CHECKING:
     from tokscore.analytics.exact import ExactReport
@@ -250,7 +250,7 @@ def exact(
         finally:
             pair.close()
     note(f"exact values of every token: {path}")
-    return exact_report(path, sides.teacher, by=by)
+    return exact_report(path, sides.teacher, sides.student, by=by)
 
 
 def _spec(side: str, model: str | None, manifest: Manifest) -> EngineSpec:
@@ -293,3 +293,24 @@ def print_exact(report: ExactReport, form: Format) -> None:
     named = [*((group_label(row.group, report.by), row) for row in report.groups), ("(all)", report.total)]
     rows = [{**row.to_dict(), "group": label} for label, row in named]
     print_rows(columns, rows, form, title="Exact, over the whole vocabulary (mean per token in nats)")
+
+
+def note_infinite(report: ExactReport) -> None:
+    """Say at how many tokens a KL is infinite, and why."""
+    sizes = {"teacher": report.teacher_vocab_size, "student": report.student_vocab_size}
+    for first, second in (("teacher", "student"), ("student", "teacher")):
+        name = f"kl_{first}_{second}"
+        n_infinite = report.total.n_infinite[name]
+        if not n_infinite:
+            continue
+        reason = f"there the {second} rules out ids that the {first} allows."
+        if sizes[first] > sizes[second]:
+            reason = (
+                f"the {first} has {sizes[first]:,} ids and the {second} {sizes[second]:,}, and those that "
+                f"only the {first} has are impossible for the {second}. Nothing is renormalised; the other "
+                "KL, GJS and TV stay finite there."
+            )
+        note(
+            f"{_TITLES[name]} is infinite at {n_infinite:,} of {counted(report.total.n_tokens, 'token')}, "
+            f"and has no mean where such tokens are: {reason}"
+        )

@@ -167,6 +167,8 @@ def diff(
         print_report(report, form)
         if whole is not None:
             compare_models.print_exact(whole, form)
+    if whole is not None:
+        compare_models.note_infinite(whole)
     for n, name in ((report.n_only_teacher, teacher), (report.n_only_student, student)):
         if n:
             note(f"warning: only in {name}, and left out: {counted(n, 'conversation')}.")

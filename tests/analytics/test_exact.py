@@ -163,7 +163,7 @@ def test_ids_that_one_model_rules_out() -> None:
 @pytest.mark.parametrize("by", ["role", "message_index,is_sampled", "metadata.topic"])
 def test_means_of_the_table_lie_in_the_intervals(tiny_pair: tuple[Path, Path, Path], by: str) -> None:
     teacher, student, table = tiny_pair
-    report = exact_report(table, teacher, by=by)
+    report = exact_report(table, teacher, student, by=by)
     rows = pl.read_parquet(table)
     assert report.total.n_tokens == len(rows) == pq.read_table(teacher / "scores").num_rows - 2
     for name in ("kl_teacher_student", "gjs_0.1", "student_entropy"):
