@@ -176,6 +176,7 @@ def diff(
     unscored = f", {report.total.n_unscored:,} without a logprob" if report.total.n_unscored else ""
     conversations = counted(report.n_conversations, "conversation")
     note(f"{conversations}, {counted(report.total.n_tokens, 'token')} compared{unscored}")
+    _note_branches(sides.teacher)
     if report.alignment is not None:
         found_tokens = report.alignment
         note(
@@ -207,6 +208,18 @@ def _print_recorded(scores: Path, by: Sequence[str], on_error: OnErrorChoice, fo
     conversations = counted(report.n_conversations, "conversation")
     without = f", {report.total.n_unrecorded:,} without both" if report.total.n_unrecorded else ""
     note(f"{conversations}, {counted(report.total.n_tokens, 'token')} with both logprobs{without}")
+    _note_branches(scores)
+
+
+def _note_branches(dataset: Path) -> None:
+    from tokscore.analytics.message_sizes import n_branching
+
+    n = n_branching(dataset)
+    if n:
+        note(
+            f"{counted(n, 'conversation')} with several branches: a token that branches share counts once "
+            "for each of them in all means."
+        )
 
 
 def _note_skipped(skipped: Sequence[Skipped]) -> None:

@@ -331,6 +331,21 @@ def test_the_command_holds_recorded_logprobs_against_scored_ones(
     assert "tokens with both logprobs" in found.stderr
 
 
+def test_the_command_says_that_shared_tokens_count_once_a_branch(
+    conversation: Make, write_dataset: Make
+) -> None:
+    one = conversation("c", ROLES)
+    branches, alone = write_dataset([one, one._replace(branch=1)]), write_dataset([one])
+    record(branches, lambda logprob: logprob)
+    said = "1 conversation with several branches: a token that branches share counts once for each of them"
+    for arguments in ((branches, branches), ("--recorded", branches)):
+        found = run("diff", *arguments, "--format", "json")
+        assert found.exit_code == 0, found.output
+        assert "2 conversations" in found.stderr
+        assert said in found.stderr
+    assert "several branches" not in run("diff", alone, alone).stderr
+
+
 def test_the_noise_floor_stands_beside_the_gaps(both: Both, tmp_path: Path) -> None:
     path = tmp_path / "selfcheck.json"
     path.write_text(
