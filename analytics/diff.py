@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tokscore.analytics.alignment import Align, AlignedRows, Alignment
 from tokscore.analytics.bootstrap import Confidence
@@ -31,7 +32,7 @@ from tokscore.analytics.groups import Grouping, GroupKey, group_order, message_c
 from tokscore.analytics.measures import column_names, token_values
 from tokscore.analytics.multiplicity import benjamini_hochberg, replicates_for
 from tokscore.analytics.noise import NoiseFloor, read_noise_floor
-from tokscore.analytics.overlap import FloatArray
+from tokscore.analytics.overlap import FloatArray, TopK
 from tokscore.analytics.pairing import Skipped
 from tokscore.analytics.reduction import Group, Reduced, Reduction, reduce_batch
 from tokscore.rendering.choices import choose
@@ -146,7 +147,8 @@ def diff_report(
         alpha: Weight of the teacher in the mixtures, between 0 and 1; or several.
         by: What makes the groups, as `groups.parse_group_by` takes it.
         on_error: What one bad conversation does.
-        sampled_by: The model that sampled every compared token at temperature 1, for unbiased estimates.
+        sampled_by: The model that sampled, at temperature 1, the tokens whose `is_sampled` is true: adds
+            unbiased estimates of a KL from these alone.
         noise_floor: JSON of `tokscore selfcheck`.
         out: Directory for tokens.parquet and groups.parquet, new or empty.
         align: "content" compares only the content tokens that both have in the same place of the same
@@ -156,7 +158,8 @@ def diff_report(
         UsageError: An alpha, `by` or `out` is not allowed; `sampled_by` is given where only the content is
             compared, since whether a token is then depends on what was sampled.
         InputError: No whole score datasets; tokenizers, temperatures, logprob modes or token ids
-            differ; no conversation, or none of its content, is shared; a logprob is NaN, infinite or above 0.
+            differ; no conversation, or none of its content, is shared; a logprob is NaN, infinite or above 0;
+            `sampled_by` is given and the scores are not of temperature 1.
     """
     grouping = parse_group_by(by)
     alphas = [alpha] if isinstance(alpha, int | float) else list(dict.fromkeys(alpha))
@@ -174,11 +177,13 @@ def diff_report(
         Path(teacher),
         Path(student),
         alphas=alphas,
-        columns=grouping.token_columns,
+        columns=[*grouping.token_columns, *(["is_sampled"] if sampler else [])],
         on_error=choose(OnError, on_error, "on_error"),
         align=align,
     )
-    names = column_names(alphas) + ([f"estimate_{k}" for k in ESTIMATES] if sampler else [])
+    if sampler is not None:
+        _check_temperatures(Path(teacher), Path(student))
+    names = column_names(alphas) + (["n_estimated", *(f"estimate_{k}" for k in ESTIMATES)] if sampler else [])
     reduction = Reduction(len(names), [names.index(name) for name in kept_names(alphas)], grouping)
     contexts: list[Found] = []
     alignment = Alignment(0, 0, 0) if align is Align.CONTENT else None
@@ -186,7 +191,7 @@ def diff_report(
     def reduce(batch: ComparedBatch) -> _Part:
         values = token_values(batch)
         if sampler is not None:
-            values = np.vstack([values, *_estimates(batch, sampler)])
+            values = np.vstack([values, _estimates(batch, sampler)])
         reduced = reduce_batch(
             values,
             values[0],
@@ -279,8 +284,27 @@ def _with_confidence(
     return rows, replace(total, confidence=named(-1, of_all))
 
 
-def _estimates(batch: ComparedBatch, sampler: Sampler) -> list[FloatArray]:
-    """k1, k3 and the top-k form of every token."""
-    token_ids = batch.attribution["token_id"].to_numpy()[batch.rows]
-    found = sampled_kl(*batch.topk(), token_ids, sampled_by=sampler)
-    return [found.k1, found.k3, found.topk]
+def _check_temperatures(*roots: Path) -> None:
+    """Refuse scores of another distribution than the one that estimates are of."""
+    for root in roots:
+        found = Dataset(root).manifest.settings.get("temperature")
+        if found != 1.0:
+            raise InputError(
+                f"{root}: settings.temperature is {found}; expected 1.0, since --sampled-by estimates need "
+                "scores of the distribution that tokens were sampled from. Score with --temperature 1, or "
+                "leave out --sampled-by."
+            )
+
+
+def _estimates(batch: ComparedBatch, sampler: Sampler) -> FloatArray:
+    """1, k1, k3 and the top-k form of every sampled token, zeros of all others; shape [4, compared]."""
+    is_sampled = pc.fill_null(batch.attribution["is_sampled"], False).to_numpy()[batch.rows]
+    token_ids = batch.attribution["token_id"].to_numpy()[batch.rows][is_sampled]
+    teacher, student = (
+        TopK(side.ids[is_sampled], side.logprobs[is_sampled], realised[is_sampled])
+        for side, realised in zip(batch.topk(), (batch.teacher_logprobs, batch.student_logprobs), strict=True)
+    )
+    found = sampled_kl(teacher, student, token_ids, sampled_by=sampler)
+    columns = np.zeros((4, len(batch.rows)))
+    columns[:, is_sampled] = np.ones(len(token_ids)), found.k1, found.k3, found.topk
+    return columns

@@ -75,8 +75,9 @@ class Estimate(NamedTuple):
     """Unbiased estimates of a KL per token, from tokens that its first argument sampled; None without tokens.
 
     Attributes:
-        sampler: Who is said to have sampled all tokens of the group.
+        sampler: Who is said to have sampled them.
         direction: Which KL it is.
+        n_tokens: Tokens that it is of: the group's compared tokens that are known to be sampled.
         k1: Mean log-ratio.
         k3: Mean of r - 1 - log r with r the inverse ratio.
         topk: The known part of the sum exactly, and the log-ratio for the rest.
@@ -84,6 +85,7 @@ class Estimate(NamedTuple):
 
     sampler: Sampler
     direction: str
+    n_tokens: int
     k1: float | None
     k3: float | None
     topk: float | None
@@ -278,7 +280,9 @@ def row_of(
     estimate = None
     if sampler is not None:
         other = Sampler.STUDENT if sampler is Sampler.TEACHER else Sampler.TEACHER
-        estimate = Estimate(sampler, f"kl_{sampler}_{other}", *(mean(f"estimate_{k}") for k in ESTIMATES))
+        n_sampled = int(sums["n_estimated"])
+        means = (mean(f"estimate_{k}", n_sampled) for k in ESTIMATES)
+        estimate = Estimate(sampler, f"kl_{sampler}_{other}", n_sampled, *means)
     return DiffRow(
         group=key,
         n_tokens=n_tokens,

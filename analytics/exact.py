@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tokscore.analytics.comparison import scored_vocab_size
 from tokscore.analytics.divergence import check_alpha
 from tokscore.analytics.groups import Grouping, GroupKey, group_order, metadata_value, parse_group_by
 from tokscore.analytics.measures import MEANINGS, meaning
@@ -20,6 +21,7 @@ from tokscore.analytics.pairing import PairBatch, Pairing
 from tokscore.analytics.totals import ExactTotals
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.parts import temporary_name
+from tokscore.rendering.run import OnError
 from tokscore.rendering.tables import TOKENS, DatasetKind
 from tokscore.scoring.engine import TokenSequence
 
@@ -74,7 +76,14 @@ def _value_field(name: str) -> pa.Field:
 
 
 def write_exact(
-    path: Path, teacher: Path | str, student: Path | str, measure: Measure, *, alphas: Sequence[float]
+    path: Path,
+    teacher: Path | str,
+    student: Path | str,
+    measure: Measure,
+    *,
+    alphas: Sequence[float],
+    on_error: OnError = OnError.FAIL,
+    without: Collection[tuple[str, int]] = (),
 ) -> int:
     """Compare two models over the whole vocabulary and write a row for each token.
 
@@ -84,13 +93,15 @@ def write_exact(
         student: Score dataset of the same conversations.
         measure: `scoring.exact.ModelPair.measure` of the models that scored the datasets.
         alphas: As the models compare with.
+        on_error: What a conversation does whose tokens differ or are out of order.
+        without: Conversation ids and branches to leave out, such as those that `diff_report` skipped.
 
     Returns:
         Number of rows.
 
     Raises:
         UsageError: An alpha is not between 0 and 1.
-        InputError: The datasets cannot be compared.
+        InputError: The datasets cannot be compared, or a conversation and errors are not skipped.
         EngineError: A model failed.
     """
     for alpha in alphas:
@@ -100,13 +111,15 @@ def write_exact(
         Dataset(Path(student), kind=DatasetKind.SCORES),
         teacher_columns=["logprob", *_ATTRIBUTION],
         student_columns=["logprob"],
+        on_error=on_error,
     )
     waiting: dict[int, PairBatch] = {}
 
     def sequences() -> Iterator[TokenSequence]:
         for key, pair in enumerate(pairing.batches(1)):
             wanted = _compared(pair)[1:]
-            if wanted.any():
+            is_left_out = any(place.key in without for place in pair.places)
+            if wanted.any() and not is_left_out:
                 waiting[key] = pair
                 yield TokenSequence(key, pair.teacher["token_id"].to_numpy(), wanted)
 
@@ -177,12 +190,16 @@ class ExactReport:
         names: Of the values, in order.
         groups: One row per group, tokens of no message last.
         total: All tokens together.
+        teacher_vocab_size: Ids that the teacher has; an id has probability 0 in the model that lacks it.
+        student_vocab_size: Ids that the student has.
     """
 
     by: Grouping
     names: tuple[str, ...]
     groups: tuple[ExactRow, ...]
     total: ExactRow
+    teacher_vocab_size: int
+    student_vocab_size: int
 
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
@@ -190,22 +207,29 @@ class ExactReport:
             "by": self.by.value,
             "groups": [row.to_dict() for row in self.groups],
             "total": self.total.to_dict(),
+            "teacher_vocab_size": self.teacher_vocab_size,
+            "student_vocab_size": self.student_vocab_size,
         }
 
 
-def exact_report(path: Path, dataset: Path | str, *, by: str | Sequence[str] = "role") -> ExactReport:
+def exact_report(
+    path: Path, teacher: Path | str, student: Path | str, *, by: str | Sequence[str] = "role"
+) -> ExactReport:
     """Means of what `write_exact` wrote; they do not depend on the order of the conversations.
 
     Args:
         path: The table.
-        dataset: One of the datasets, for the metadata of its conversations.
+        teacher: Its dataset, also for the metadata of its conversations.
+        student: Its dataset.
         by: As `parse_group_by` takes it.
 
     Raises:
         UsageError: `by` is not allowed.
+        InputError: A dataset does not say which model scored it.
     """
     grouping = parse_group_by(by)
-    metadata = _metadata(Dataset(Path(dataset)), grouping)
+    datasets = Dataset(Path(teacher)), Dataset(Path(student))
+    metadata = _metadata(datasets[0], grouping)
     file = pq.ParquetFile(path)
     names = tuple(name for name in file.schema_arrow.names if name in VALUES or name.startswith("gjs_"))
     groups: dict[GroupKey, _Means] = {}
@@ -227,6 +251,7 @@ def exact_report(path: Path, dataset: Path | str, *, by: str | Sequence[str] = "
         names,
         tuple(groups[key].row(key) for key in sorted(groups, key=group_order)),
         total.row(None),
+        *(scored_vocab_size(dataset) for dataset in datasets),
     )
 
 

@@ -66,8 +66,8 @@ def diff(
         by: Columns or `metadata.NAME` that make the groups, joined by commas or as a list; None for one row
             with all tokens.
         on_error: `"fail"` at the first bad conversation, or `"skip"` it.
-        sampled_by: `"teacher"` or `"student"`, if that model sampled every token at temperature 1: adds
-            unbiased estimates of a KL.
+        sampled_by: `"teacher"` or `"student"`, if that model sampled the answers at temperature 1: adds
+            unbiased estimates of a KL, from the tokens whose `is_sampled` is true.
         out: New directory for tokens.parquet, with a row per token, and groups.parquet.
         align: `"content"` compares the content of messages under two templates, `"tokens"` equal ids.
 
@@ -79,7 +79,8 @@ def diff(
     Raises:
         UsageError: An alpha, `by` or `out` is not allowed.
         InputError: No whole score datasets; tokenizers, temperatures, logprob modes or token ids
-            differ; no conversation is shared; a logprob is NaN, infinite or above 0.
+            differ; no conversation is shared; a logprob is NaN, infinite or above 0; `sampled_by` is given
+            and the scores are not of temperature 1.
     """
     report = diff_report(
         path_name(teacher),

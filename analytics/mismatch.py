@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tokscore.analytics import off_policy
 from tokscore.analytics.comparison import BATCH_TOKENS
@@ -15,7 +17,7 @@ from tokscore.analytics.groups import Grouping, GroupKey, group_order, parse_gro
 from tokscore.analytics.integrity import check_tables
 from tokscore.analytics.off_policy import OffPolicy, finite
 from tokscore.analytics.overlap import MAX_LOGPROB
-from tokscore.analytics.pairing import Skipped, conversation_name, token_batches
+from tokscore.analytics.pairing import Skipped, conversation_name, kept_rows, token_batches
 from tokscore.analytics.reduction import Group, Reduction, reduce_batch
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.errors import InputError
@@ -68,7 +70,7 @@ class MismatchReport:
         by: What the groups share.
         groups: One row per group, tokens of no message last.
         total: All tokens together.
-        n_conversations: Conversations (or branches) read.
+        n_conversations: Conversations (or branches) compared.
         skipped: Those that were left out for what is wrong with them.
     """
 
@@ -115,8 +117,7 @@ def mismatch(
     skipped: list[Skipped] = []
     columns = ["logprob", "recorded_logprob", *grouping.token_columns]
     for places, starts, table in token_batches(dataset, columns, BATCH_TOKENS):
-        both = pc.and_(pc.is_valid(table["logprob"]), pc.is_valid(table["recorded_logprob"]))
-        rows = np.flatnonzero(both.to_numpy())
+        rows = _rows_with_both(table)
         scored, recorded = (
             table[name].to_numpy()[rows].astype(np.float64) for name in ("logprob", "recorded_logprob")
         )
@@ -134,10 +135,15 @@ def mismatch(
             if on_error is OnError.FAIL:
                 raise InputError(f"{reason}\nLeave such conversations out with --on-error skip.")
             skipped.append(Skipped(place.conversation_id, place.branch, reason))
-        kept = ~np.isin(conversations, bad)
-        scored, recorded = scored[kept], recorded[kept]
+        if len(bad):
+            is_kept = ~np.isin(conversations, bad)
+            scored, recorded = scored[is_kept], recorded[is_kept]
+            kept = np.setdiff1d(np.arange(len(places)), bad)
+            places = [places[conversation] for conversation in kept]
+            table, starts = kept_rows(kept, starts, table)
+            rows = _rows_with_both(table)
         values = np.vstack([*off_policy.ratio_columns(scored - recorded), scored, recorded])
-        reduction.add(reduce_batch(values, values[0], rows[kept], places, starts, table, grouping))
+        reduction.add(reduce_batch(values, values[0], rows, places, starts, table, grouping))
     whole = reduction.total()
     if not whole.n_tokens:
         raise InputError(
@@ -151,6 +157,11 @@ def mismatch(
         n_conversations=reduction.n_conversations,
         skipped=tuple(skipped),
     )
+
+
+def _rows_with_both(table: pa.Table) -> NDArray[np.int64]:
+    both = pc.and_(pc.is_valid(table["logprob"]), pc.is_valid(table["recorded_logprob"]))
+    return np.flatnonzero(both.to_numpy())
 
 
 def _row(key: GroupKey, group: Group) -> MismatchRow:

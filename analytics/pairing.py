@@ -87,12 +87,12 @@ class PairBatch(NamedTuple):
     def without(self, conversations: Sequence[int]) -> PairBatch:
         """The batch less some conversations, by index."""
         kept = np.setdiff1d(np.arange(len(self.places)), conversations)
-        teacher, starts = _kept(kept, self.starts, self.teacher)
-        student, student_starts = _kept(kept, self.student_starts, self.student)
+        teacher, starts = kept_rows(kept, self.starts, self.teacher)
+        student, student_starts = kept_rows(kept, self.student_starts, self.student)
         return PairBatch([self.places[index] for index in kept], starts, teacher, student, student_starts)
 
 
-def _kept(
+def kept_rows(
     conversations: NDArray[np.int64], starts: NDArray[np.int64], table: pa.Table
 ) -> tuple[pa.Table, NDArray[np.int64]]:
     """The rows of some conversations, and where each begins."""

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from tokscore.cli import options as shared
-from tokscore.cli.output import Column, ProgressLine, note, print_rows
+from tokscore.cli.output import Column, ProgressLine, counted, note, print_rows
 
 if TYPE_CHECKING:
     from tokscore.analytics.exact import ExactReport
+    from tokscore.analytics.pairing import Skipped
     from tokscore.cli.options import Format
     from tokscore.rendering.manifest import Manifest
     from tokscore.scoring.load import EngineSpec
@@ -196,8 +197,22 @@ def _place(kind: str, key: object) -> Path:
     return cache_directory() / "diff" / f"{kind}-{digest[:32]}"
 
 
-def exact(sides: Sides, alphas: Sequence[float], by: Sequence[str]) -> ExactReport:
+def exact(
+    sides: Sides,
+    alphas: Sequence[float],
+    by: Sequence[str],
+    *,
+    on_error: str = "fail",
+    skipped: Sequence[Skipped] = (),
+) -> ExactReport:
     """Means over the whole vocabulary, computed with both models or read from the cache.
+
+    Args:
+        sides: Both datasets, and their models.
+        alphas: Weights of the teacher in the GJS.
+        by: What makes the groups.
+        on_error: What one bad conversation does: `"fail"` or `"skip"`.
+        skipped: What the comparison left out; it is left out here too.
 
     Raises:
         UsageError: A model is not known.
@@ -206,9 +221,13 @@ def exact(sides: Sides, alphas: Sequence[float], by: Sequence[str]) -> ExactRepo
     """
     from tokscore.analytics.exact import exact_report, write_exact
     from tokscore.rendering.manifest import read_manifest
+    from tokscore.rendering.run import OnError
 
     manifests = [read_manifest(sides.teacher), read_manifest(sides.student)]
-    path = _place("exact", [*(manifest.plan_hash for manifest in manifests), list(alphas)])
+    without = sorted((each.conversation_id, each.branch) for each in skipped)
+    # What was left out may be whole again in the next run, of the same plan.
+    key = [*(manifest.plan_hash for manifest in manifests), list(alphas), *([without] if without else [])]
+    path = _place("exact", key)
     path = path.with_suffix(".parquet")
     if not path.is_file():
         names = ("teacher", "student")
@@ -219,11 +238,19 @@ def exact(sides: Sides, alphas: Sequence[float], by: Sequence[str]) -> ExactRepo
         note(f"comparing {specs[0].identity.name} with {specs[1].identity.name} over the whole vocabulary")
         pair = ModelPair(*specs, alphas=alphas)
         try:
-            write_exact(path, sides.teacher, sides.student, pair.measure, alphas=alphas)
+            write_exact(
+                path,
+                sides.teacher,
+                sides.student,
+                pair.measure,
+                alphas=alphas,
+                on_error=OnError(on_error),
+                without=set(without),
+            )
         finally:
             pair.close()
     note(f"exact values of every token: {path}")
-    return exact_report(path, sides.teacher, by=by)
+    return exact_report(path, sides.teacher, sides.student, by=by)
 
 
 def _spec(side: str, model: str | None, manifest: Manifest) -> EngineSpec:
@@ -266,3 +293,24 @@ def print_exact(report: ExactReport, form: Format) -> None:
     named = [*((group_label(row.group, report.by), row) for row in report.groups), ("(all)", report.total)]
     rows = [{**row.to_dict(), "group": label} for label, row in named]
     print_rows(columns, rows, form, title="Exact, over the whole vocabulary (mean per token in nats)")
+
+
+def note_infinite(report: ExactReport) -> None:
+    """Say at how many tokens a KL is infinite, and why."""
+    sizes = {"teacher": report.teacher_vocab_size, "student": report.student_vocab_size}
+    for first, second in (("teacher", "student"), ("student", "teacher")):
+        name = f"kl_{first}_{second}"
+        n_infinite = report.total.n_infinite[name]
+        if not n_infinite:
+            continue
+        reason = f"there the {second} rules out ids that the {first} allows."
+        if sizes[first] > sizes[second]:
+            reason = (
+                f"the {first} has {sizes[first]:,} ids and the {second} {sizes[second]:,}, and those that "
+                f"only the {first} has are impossible for the {second}. Nothing is renormalised; the other "
+                "KL, GJS and TV stay finite there."
+            )
+        note(
+            f"{_TITLES[name]} is infinite at {n_infinite:,} of {counted(report.total.n_tokens, 'token')}, "
+            f"and has no mean where such tokens are: {reason}"
+        )

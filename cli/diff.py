@@ -62,7 +62,8 @@ def diff(
         options.SamplerChoice | None,
         options.option(
             "--sampled-by",
-            help="Who sampled every token at temperature 1: adds unbiased estimates of a KL.",
+            help="Who sampled the answers at temperature 1: adds unbiased estimates of a KL, from sampled "
+            "tokens alone.",
         ),
     ] = None,
     noise_floor: Annotated[
@@ -155,7 +156,11 @@ def diff(
         align=align.value,
     )
     found = breaches(report, gates)
-    whole = compare_models.exact(sides, alpha or [0.5], groups) if exact else None
+    whole = None
+    if exact:
+        whole = compare_models.exact(
+            sides, alpha or [0.5], groups, on_error=on_error.value, skipped=report.skipped
+        )
     if form is Format.JSON:
         print_json(report.to_dict() | ({} if whole is None else {"exact": whole.to_dict()}))
     else:
@@ -163,6 +168,8 @@ def diff(
         if whole is not None:
             compare_models.print_exact(whole, form)
     note_confidence(report)
+    if whole is not None:
+        compare_models.note_infinite(whole)
     for n, name in ((report.n_only_teacher, teacher), (report.n_only_student, student)):
         if n:
             note(f"warning: only in {name}, and left out: {counted(n, 'conversation')}.")
@@ -170,6 +177,7 @@ def diff(
     unscored = f", {report.total.n_unscored:,} without a logprob" if report.total.n_unscored else ""
     conversations = counted(report.n_conversations, "conversation")
     note(f"{conversations}, {counted(report.total.n_tokens, 'token')} compared{unscored}")
+    _note_branches(sides.teacher)
     if report.alignment is not None:
         found_tokens = report.alignment
         note(
@@ -201,6 +209,18 @@ def _print_recorded(scores: Path, by: Sequence[str], on_error: OnErrorChoice, fo
     conversations = counted(report.n_conversations, "conversation")
     without = f", {report.total.n_unrecorded:,} without both" if report.total.n_unrecorded else ""
     note(f"{conversations}, {counted(report.total.n_tokens, 'token')} with both logprobs{without}")
+    _note_branches(scores)
+
+
+def _note_branches(dataset: Path) -> None:
+    from tokscore.analytics.message_sizes import n_branching
+
+    n = n_branching(dataset)
+    if n:
+        note(
+            f"{counted(n, 'conversation')} with several branches: a token that branches share counts once "
+            "for each of them in all means."
+        )
 
 
 def _note_skipped(skipped: Sequence[Skipped]) -> None:

@@ -218,22 +218,23 @@ def _print_estimates(report: DiffReport, rows: Sequence[tuple[dict[str, str], Di
         return
     columns = (
         *(Column(name, name) for name in report.by.names),
+        Column("n_tokens", "sampled tokens"),
         Column("k1", "k1"),
         Column("k3", "k3"),
         Column("topk", "top-k, Rao-Blackwell"),
     )
     shown: list[dict[str, Cell]] = [
-        {**label, "k1": row.estimate.k1, "k3": row.estimate.k3, "topk": row.estimate.topk}
-        for label, row in rows
-        if row.estimate is not None
+        {**label, **row.estimate._asdict()} for label, row in rows if row.estimate is not None
     ]
     estimate = report.total.estimate
     print_rows(
         columns,
         shown,
         Format.TABLE,
-        title=f"Unbiased estimates of {estimate.direction}, if the {estimate.sampler} sampled every token",
+        title=f"Unbiased estimates of {estimate.direction}, if the {estimate.sampler} sampled these tokens",
     )
+    if not estimate.n_tokens:
+        note("warning: no compared token is known to be sampled (is_sampled), so that there is no estimate.")
 
 
 def _print_contexts(report: DiffReport) -> None:

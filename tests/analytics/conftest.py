@@ -40,6 +40,7 @@ class Scored(NamedTuple):
     n_header: int = 0
     metadata: str | None = None
     sampled: int = 1  # of the assistant's tokens; -1 where it cannot be told
+    branch: int = 0
 
 
 MakeConversation = Callable[..., Scored]
@@ -105,7 +106,9 @@ def write_dataset(tmp_path: Path) -> WriteDataset:
             with PartWriter(root, manifest, part.index) as writer:
                 for line, scored in enumerate(conversations[part.index :: n_parts], 1):
                     name = scored.conversation_id
-                    row = ConversationRow(name, 0, "conversations.jsonl", line, metadata=scored.metadata)
+                    row = ConversationRow(
+                        name, scored.branch, "conversations.jsonl", line, metadata=scored.metadata
+                    )
                     scores = columns(_score_columns(scored, top_k)) if kind is DatasetKind.SCORES else None
                     writer.add(RenderedConversation(row, _tokens(scored)), scores)
                 for line in range(n_failed):

@@ -160,11 +160,37 @@ def test_divergences_have_no_p_values(both: Both) -> None:
 def test_estimates_need_a_sampler_and_name_it(both: Both) -> None:
     assert diff(*both.paths).total.estimate is None
     estimate = diff(*both.paths, sampled_by="student").total.estimate
-    mine, theirs = both.realised()
     assert estimate is not None
     assert (estimate.sampler, estimate.direction) == ("student", "kl_student_teacher")
-    assert estimate.k1 == pytest.approx((theirs - mine).mean(), abs=1e-6)
-    assert estimate.k3 == pytest.approx((np.exp(mine - theirs) - 1 - (mine - theirs)).mean(), abs=1e-6)
+
+
+def test_estimates_are_of_the_tokens_that_are_known_to_be_sampled(
+    conversation: Make, write_dataset: Make
+) -> None:
+    sampled = {"yes": 1, "unknown": -1, "no": 0}
+    sides = [
+        [
+            conversation(name, ROLES, seed=i, model=model)._replace(sampled=sampled[name])
+            for i, name in enumerate(sampled)
+        ]
+        for model in (0, 1)
+    ]
+    report = diff(*(write_dataset(side) for side in sides), sampled_by="student")
+    rows = np.flatnonzero([role == "assistant" for role, n in [("", 1), *ROLES] for _ in range(n)])
+    teacher, student = (side[0].logprobs[rows, side[0].token_ids[rows]] for side in sides)
+    k1 = student - teacher
+    for row in report.rows():
+        estimate = row.estimate
+        assert estimate is not None
+        if row.group in ("assistant", None) and row.n_tokens:
+            assert estimate.n_tokens == len(rows) == 9
+            assert estimate.k1 == pytest.approx(k1.mean(), abs=1e-6)
+            assert estimate.k3 == pytest.approx((np.exp(-k1) - 1 + k1).mean(), abs=1e-6)
+        else:
+            assert estimate[2:] == (0, None, None, None)
+    halved = [write_dataset(side, settings={"temperature": 0.5}) for side in sides]
+    with pytest.raises(InputError, match=r"settings.temperature is 0.5; expected 1.0"):
+        diff(*halved, sampled_by="student")
 
 
 def test_tables_hold_every_token_and_every_group(both: Both, tmp_path: Path) -> None:
@@ -293,11 +319,13 @@ def test_bad_conversations_are_skipped_and_counted(
     assert report.total == diff(write_dataset(rest), write_dataset(rest)).total
 
 
-def record(root: Path, change: Callable[[float], float]) -> None:
+def record(root: Path, change: Callable[[float], float], first: int = 0) -> None:
     """Have every second token of a dataset carry a logprob, changed from the scored one."""
     path = root / "scores/part-00000.parquet"
     table = pq.read_table(path)
-    values = [None if v is None or i % 2 else change(v) for i, v in enumerate(table["logprob"].to_pylist())]
+    values = [
+        None if v is None or i % 2 else change(v) for i, v in enumerate(table["logprob"].to_pylist(), first)
+    ]
     index = table.column_names.index("recorded_logprob")
     column = pa.array(values, pa.float32())
     pq.write_table(table.set_column(index, table.schema.field(index), column), path)
@@ -332,6 +360,12 @@ def test_a_recorded_logprob_that_is_none_is_refused_or_skipped(
     report = mismatch(path, on_error="skip")
     assert [each.conversation_id for each in report.skipped] == ["c0"]
     assert report.total.log_ratio == 0
+    rest = write_dataset([conversation(f"c{i}", ROLES[: 1 + i], seed=i) for i in range(1, 4)])
+    # Rows count from the beginning of the file, and c0 has five.
+    record(rest, lambda logprob: logprob, first=5)
+    expected = mismatch(rest)
+    assert (report.groups, report.total) == (expected.groups, expected.total)
+    assert report.n_conversations == expected.n_conversations == 3
 
 
 def run(*arguments: object) -> Any:
@@ -388,6 +422,21 @@ def test_more_than_200_groups_have_no_confidence_limits_and_a_note(
     assert not any(group["confidence"] for group in report["groups"])
     assert report["total"]["confidence"]
     assert "Only all tokens together have confidence limits: 201 groups are more than 200." in found.stderr
+
+
+def test_the_command_says_that_shared_tokens_count_once_a_branch(
+    conversation: Make, write_dataset: Make
+) -> None:
+    one = conversation("c", ROLES)
+    branches, alone = write_dataset([one, one._replace(branch=1)]), write_dataset([one])
+    record(branches, lambda logprob: logprob)
+    said = "1 conversation with several branches: a token that branches share counts once for each of them"
+    for arguments in ((branches, branches), ("--recorded", branches)):
+        found = run("diff", *arguments, "--format", "json")
+        assert found.exit_code == 0, found.output
+        assert "2 conversations" in found.stderr
+        assert said in found.stderr
+    assert "several branches" not in run("diff", alone, alone).stderr
 
 
 def test_the_noise_floor_stands_beside_the_gaps(both: Both, tmp_path: Path) -> None:

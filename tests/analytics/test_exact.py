@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 from tokscore.analytics import TopK, topk_divergences
 from tokscore.analytics import diff_report as diff
 from tokscore.analytics.exact import exact_report, write_exact
+from tokscore.cli.main import app
 from tokscore.rendering import ConversationError, open_source
 from tokscore.scoring import TokenSequence, load_engine, plan_engine
 from tokscore.scoring.run import score
@@ -158,7 +163,7 @@ def test_ids_that_one_model_rules_out() -> None:
 @pytest.mark.parametrize("by", ["role", "message_index,is_sampled", "metadata.topic"])
 def test_means_of_the_table_lie_in_the_intervals(tiny_pair: tuple[Path, Path, Path], by: str) -> None:
     teacher, student, table = tiny_pair
-    report = exact_report(table, teacher, by=by)
+    report = exact_report(table, teacher, student, by=by)
     rows = pl.read_parquet(table)
     assert report.total.n_tokens == len(rows) == pq.read_table(teacher / "scores").num_rows - 2
     for name in ("kl_teacher_student", "gjs_0.1", "student_entropy"):
@@ -176,6 +181,37 @@ def test_means_of_the_table_lie_in_the_intervals(tiny_pair: tuple[Path, Path, Pa
             assert bounds.gjs.lower is not None
             assert bounds.gjs.upper is not None
             assert bounds.gjs.lower <= value <= bounds.gjs.upper
+
+
+@pytest.mark.parametrize(("column", "value"), [("token_id", 5), ("logprob", math.nan)])
+def test_the_exact_values_leave_out_what_the_comparison_skipped(
+    tiny_pair: tuple[Path, Path, Path],
+    tiny_model: Path,
+    other_tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    column: str,
+    value: float,
+) -> None:
+    monkeypatch.setenv("TOKSCORE_CACHE", str(tmp_path / "cache"))
+    teacher, student, whole = tiny_pair
+    shutil.copytree(student, tmp_path / "student")
+    path = tmp_path / "student/scores/part-00000.parquet"
+    table = pq.read_table(path)
+    values = table[column].to_pylist()
+    values[table["conversation_id"].to_pylist().index("b") + 3] = value
+    index = table.column_names.index(column)
+    field = table.schema.field(index)
+    pq.write_table(table.set_column(index, field, pa.array(values, field.type)), path)
+    arguments = ["diff", teacher, tmp_path / "student", "--exact", "--on-error", "skip", "--format", "json"]
+    models = ["--teacher-model", tiny_model, "--student-model", other_tiny_model]
+    finished = CliRunner().invoke(app, [str(each) for each in (*arguments, *models)])
+    assert finished.exit_code == 0, finished.output
+    report = json.loads(finished.stdout)
+    rows = pl.read_parquet(whole).filter(pl.col("conversation_id") == "a")
+    assert [each["conversation_id"] for each in report["skipped"]] == ["b"]
+    assert report["exact"]["total"]["n_tokens"] == report["total"]["n_tokens"] == rows.height
+    assert report["exact"]["total"]["student_entropy"] == pytest.approx(rows["student_entropy"].mean())
 
 
 @pytest.fixture(scope="module")

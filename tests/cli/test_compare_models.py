@@ -81,6 +81,31 @@ def test_another_vocabulary_is_refused(tiny_model: Path, on: Path, cache: Path, 
     assert not list(cache.rglob("scores"))
 
 
+@pytest.mark.usefixtures("cache")
+def test_ids_that_only_one_model_has_are_named_where_they_make_a_kl_infinite(
+    tiny_model: Path, other_tiny_model: Path, on: Path, tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    padded = tmp_path / "padded"
+    shutil.copytree(tiny_model, padded)
+    model = AutoModelForCausalLM.from_pretrained(padded)
+    model.resize_token_embeddings(320, mean_resizing=False)
+    model.save_pretrained(padded)
+    arguments = (padded, other_tiny_model, "--on", on, "--engine", "transformers", "--exact")
+    finished = CliRunner().invoke(app, ["diff", *map(str, arguments), "--format", "json"])
+    assert finished.exit_code == 0, finished.output
+    exact = json.loads(finished.stdout)["exact"]
+    n_tokens = exact["total"]["n_tokens"]
+    assert exact["total"]["kl_teacher_student"] is None
+    assert exact["total"]["kl_teacher_student_n_infinite"] == n_tokens > 20
+    assert exact["total"]["kl_student_teacher"] > 0
+    assert (exact["teacher_vocab_size"], exact["student_vocab_size"]) == (320, 259)
+    said = f"KL(T||S) is infinite at {n_tokens} of {n_tokens} tokens, and has no mean where such tokens are: "
+    assert f"{said}the teacher has 320 ids and the student 259" in finished.stderr
+    assert "KL(S||T) is infinite" not in finished.stderr
+
+
 @pytest.mark.parametrize(
     ("sides", "options", "message"),
     [
