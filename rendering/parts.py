@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -28,9 +30,24 @@ def part_name(index: int, suffix: str = "parquet") -> str:
     return f"part-{index:05d}.{suffix}"
 
 
+@cache
+def _host() -> str:
+    """The host, and which processes a process id is one of: containers may share the name of a host.
+
+    Source:
+        proc(5): the boot id is new whenever a kernel starts; namespaces(7): processes whose /proc/PID/ns/pid
+        is the same inode are in the same namespace of process ids.
+    """
+    places = [socket.gethostname()]
+    with suppress(OSError):  # only Linux has both
+        places += [Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()]
+        places += [str(Path("/proc/self/ns/pid").stat().st_ino)]
+    return "-".join(places)
+
+
 def temporary_name(path: Path) -> Path:
     """Where a file is written before it is renamed: hidden, and named after host and process."""
-    return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
+    return path.with_name(f".{path.name}.{_host()}.{os.getpid()}.tmp")
 
 
 def is_temporary(path: Path) -> bool:
@@ -39,10 +56,13 @@ def is_temporary(path: Path) -> bool:
 
 
 def remove_abandoned(root: Path) -> None:
-    """Delete temporary files of processes of this host that no longer run."""
+    """Delete temporary files of processes that no longer run, of this host and its namespace of processes.
+
+    Those of other hosts, containers and boots stay: their processes cannot be seen from here.
+    """
     for path in [*root.glob(".*.tmp"), *root.glob("*/.*.tmp")]:
         host, _, process = path.name.removesuffix(".tmp").rpartition(".")
-        if host.endswith(f".{socket.gethostname()}") and process.isdigit() and not _is_running(int(process)):
+        if host.endswith(f".{_host()}") and process.isdigit() and not _is_running(int(process)):
             path.unlink(missing_ok=True)
 
 

@@ -112,6 +112,7 @@ def plan_files(inputs: Sequence[str], *, part_bytes: int = PART_BYTES) -> Plan:
     names = [names[source.input_index] for source in sources]
     places = tuple(Path(inputs[source.input_index]) for source in sources)
     taken: set[str] = set()
+    repeats: dict[str, int] = {}
     files: list[InputFile] = []
     parts: list[Part] = []
     renamed: list[tuple[str, str]] = []
@@ -140,7 +141,7 @@ def plan_files(inputs: Sequence[str], *, part_bytes: int = PART_BYTES) -> Plan:
                     n_records += 1
                     group = record.group
                     wanted = _own_id(record, name, number)
-                    unique = _unused(wanted, taken)
+                    unique = _unused(wanted, taken, repeats)
                     taken.add(unique)
                     if unique != wanted:
                         here[str(number)] = unique
@@ -155,11 +156,13 @@ def plan_files(inputs: Sequence[str], *, part_bytes: int = PART_BYTES) -> Plan:
     return Plan(paths, tuple(files), tuple(parts), n_records, tuple(renamed), places)
 
 
-def _unused(wanted: str, taken: set[str]) -> str:
-    unique, n = wanted, 1
+def _unused(wanted: str, taken: set[str], repeats: dict[str, int]) -> str:
+    """An id that is not taken; `repeats` keeps the last number tried for each, as lower ones stay taken."""
+    unique, n = wanted, repeats.get(wanted, 1)
     while unique in taken:
         n += 1
         unique = f"{wanted}#{n}"
+        repeats[wanted] = n
     return unique
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from tokscore.rendering.rendered import FailedConversation, RenderedConversation
 from tokscore.rendering.sharing import share
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from tokscore.rendering.manifest import Part
     from tokscore.rendering.source import TokenSource
@@ -46,22 +45,21 @@ def plan_size(source: TokenSource, *, exact: bool = False) -> PlanSize:
 
     Args:
         source: Planned conversations, or a token dataset.
-        exact: Read everything; otherwise the beginnings of up to eight parts stand for the rest.
+        exact: Read everything; otherwise the first records of up to eight parts stand for the rest.
     """
     parts = source.parts if exact else _sample(source.parts)
     n_sequences = n_logical = n_unique = n_failed = n_records = 0
     is_whole = len(parts) == len(source.parts)
     for part in parts:
-        items = source.read(part)
-        taken = list(items if exact else islice(items, SAMPLED_SEQUENCES))
-        is_whole &= exact or next(items, None) is None
+        taken, is_read = _beginning(source.read(part), math.inf if exact else SAMPLED_SEQUENCES)
+        is_whole &= is_read
         sequences = [item.tokens.token_ids for item in taken if isinstance(item, RenderedConversation)]
         shared = share(sequences)
         n_sequences += len(sequences)
         n_logical += shared.n_logical
         n_unique += shared.n_unique
         n_failed += sum(isinstance(item, FailedConversation) for item in taken)
-        n_records += sum(1 for _ in _first_branches(taken))
+        n_records += len({_conversation_id(item) for item in taken})
     factor = 1.0 if is_whole else source.n_conversations / max(n_records, 1)
     return PlanSize(
         n_conversations=source.n_conversations,
@@ -80,13 +78,18 @@ def _sample(parts: Sequence[Part]) -> Sequence[Part]:
     return [parts[i * len(parts) // SAMPLED_PARTS] for i in range(SAMPLED_PARTS)]
 
 
-def _first_branches(
-    items: list[RenderedConversation | FailedConversation],
-) -> Iterator[RenderedConversation | FailedConversation]:
-    """One item of each record."""
-    last = None
+def _beginning(
+    items: Iterable[RenderedConversation | FailedConversation], n_wanted: float
+) -> tuple[list[RenderedConversation | FailedConversation], bool]:
+    """At least so many items with all branches of their records, and whether there are no others."""
+    taken: list[RenderedConversation | FailedConversation] = []
     for item in items:
-        this = item.conversation_id if isinstance(item, FailedConversation) else item.row.conversation_id
-        if this != last:
-            yield item
-        last = this
+        if len(taken) >= n_wanted and _conversation_id(item) != _conversation_id(taken[-1]):
+            return taken, False
+        taken.append(item)
+    return taken, True
+
+
+def _conversation_id(item: RenderedConversation | FailedConversation) -> str:
+    """The same for all branches of a record."""
+    return item.conversation_id if isinstance(item, FailedConversation) else item.row.conversation_id

@@ -12,6 +12,7 @@ from tokscore.rendering.alignment import Aligned, Windows, align
 from tokscore.rendering.conversations import Conversation, has_media, tool_names
 from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.origins import REASONING_FIELDS
+from tokscore.rendering.plain_text import tokenised
 from tokscore.rendering.rendered import (
     NO_MESSAGE,
     RECORDED_SOURCE,
@@ -20,7 +21,7 @@ from tokscore.rendering.rendered import (
     RenderedTokens,
 )
 from tokscore.rendering.tokenizer import Encoding
-from tokscore.rendering.traces import Node, NodeTokens, Trace
+from tokscore.rendering.traces import Node, Trace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,7 +68,7 @@ def branch_items(trace: Trace, tokenizer: ChatTokenizer) -> list[Conversation | 
     Raises:
         ConversationError: Only some nodes of a branch have ids.
     """
-    nodes = _tokenised(trace, tokenizer) if trace.is_text else trace.nodes
+    nodes = tokenised(trace, tokenizer) if trace.is_text else trace.nodes
     return [_branch_item(trace, [nodes[i] for i in path]) for path in trace.branches]
 
 
@@ -96,15 +97,6 @@ def _given(nodes: Sequence[Node]) -> frozenset[int]:
     """The answers of a branch that the record says no model generated for it."""
     flags = [(message["role"], node.is_sampled) for node in nodes for message in node.messages]
     return frozenset(i for i, (role, is_sampled) in enumerate(flags) if role == _ASSISTANT and not is_sampled)
-
-
-def _tokenised(trace: Trace, tokenizer: ChatTokenizer) -> list[Node]:
-    """The nodes of a text that a template printed already, each tokenised by itself."""
-    texts = ["".join(str(message.get("content") or "") for message in node.messages) for node in trace.nodes]
-    return [
-        node._replace(tokens=NodeTokens(ids, np.full(len(ids), node.is_sampled, np.int8)))
-        for node, ids in zip(trace.nodes, tokenizer.token_ids(texts), strict=True)
-    ]
 
 
 def attribute_recorded(branch: RecordedBranch, renderer: Renderer) -> Recorded:

@@ -7,6 +7,7 @@ import hashlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -21,6 +22,7 @@ from tokscore.rendering.errors import ConversationError, InputError, UsageError
 from tokscore.rendering.formats import load_format
 from tokscore.rendering.limits import DEFAULT_LIMITS, TemplateLimits
 from tokscore.rendering.manifest import MANIFEST_NAME, InputFile, Part, Setting, TokenizerIdentity
+from tokscore.rendering.parts import part_name
 from tokscore.rendering.plan import Line, Plan, plan_files, read_lines
 from tokscore.rendering.recorded import Recorded, RecordedBranch, branch_items
 from tokscore.rendering.records import Records, error_place
@@ -57,7 +59,7 @@ class TokenSource(Protocol):
 
     @property
     def n_conversations(self) -> int:
-        """How many conversations all parts hold, those that fail included."""
+        """How many records all parts hold, whatever their branches, those that fail included."""
         ...
 
     @property
@@ -206,7 +208,16 @@ class DatasetSource:
         ]
         self.tokenizer = manifest.tokenizer
         self.settings: dict[str, Setting] = manifest.settings
-        self.n_conversations = self._dataset.n_conversations() + sum(1 for _ in self._dataset.failures())
+
+    @cached_property
+    def n_conversations(self) -> int:
+        """Records, those that fail included: branches of one have the same id, and stay in one part."""
+        return sum(len(self._conversation_ids(part)) for part in self.parts)
+
+    def _conversation_ids(self, part: Part) -> set[str]:
+        path = self._dataset.root / "conversations" / part_name(part.index)
+        found = pq.read_table(path, columns=["conversation_id"])["conversation_id"].unique().to_pylist()
+        return {*found, *(failure.conversation_id for failure in self._dataset.failures(part.index))}
 
     def read(self, part: Part) -> Iterator[RenderedConversation | FailedConversation]:
         """The conversations of one part, then what failed when it was rendered."""

@@ -9,7 +9,8 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from inspect import signature
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -63,6 +64,7 @@ class ChatTokenizer:
         eos_ids: Ids that end a turn, from the tokenizer and the generation config.
         special_ids: Ids of control tokens.
         token_bytes: Bytes of every id.
+        opening_ids: What transformers puts before a plain text, such as the BOS; often nothing.
     """
 
     def __init__(self, model: str, *, revision: str | None = None, template: str | None = None) -> None:
@@ -96,6 +98,7 @@ class ChatTokenizer:
         self._revision = revision_of(model, self.hf.name_or_path) or revision
         self.token_bytes, self._has_offsets = self._alignment()
         self._separators = self._find_separators()
+        self.opening_ids = self._find_opening()
 
     def _alignment(self) -> tuple[TokenBytes, bool]:
         """The bytes of all ids, and whether offsets can be asked for where these do not spell a text."""
@@ -160,6 +163,11 @@ class ChatTokenizer:
             and token.content not in inner
             and endings.isdisjoint(token.content[:i] for i in range(1, len(token.content) + 1))
         ]
+
+    def _find_opening(self) -> tuple[int, ...]:
+        encoded = self.hf(_PROBE, return_special_tokens_mask=True)
+        marked = zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True)
+        return tuple(token_id for token_id, _ in takewhile(itemgetter(1), marked))
 
     def token_ids(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """Ids of each text as it is, without added special tokens; on all cores.

@@ -18,6 +18,7 @@ import msgspec
 
 from tokscore.rendering.conversations import CUT_ARRAY
 from tokscore.rendering.errors import InputError
+from tokscore.rendering.present_keys import only_present
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,9 +107,10 @@ def _from_parquet(path: Path, name: str) -> Path:
 
     def write(copy: BinaryIO) -> None:
         with pq.ParquetFile(path) as table:
+            present = only_present(pa.struct(table.schema_arrow))
             for batch in table.iter_batches(_BATCH_ROWS):
                 encode = _encoded if all(map(_is_finite, batch.columns)) else _encoded_with_infinities
-                copy.writelines(encode(row) for row in batch.to_pylist())
+                copy.writelines(encode(present(row)) for row in batch.to_pylist())
 
     try:
         return temporary_copy(write)

@@ -51,17 +51,22 @@ def plan_run(
 ) -> RunPlan:
     """Read parts into the spool, with what cannot be scored as failures.
 
-    `reading` is called as conversations are read.
+    `reading` is called as records are read, the branches of one counted once.
 
     Raises:
         ConversationError: A conversation cannot be scored and `on_error` is fail.
     """
     n_sequences = n_for_engine = n_tokens = longest = n_read = n_tokens_read = 0
+    last: str | None = None
 
     def admitted(part: Part) -> Iterator[Item]:
-        nonlocal n_sequences, n_for_engine, n_tokens, longest, n_read, n_tokens_read
+        nonlocal n_sequences, n_for_engine, n_tokens, longest, n_read, n_tokens_read, last
         for item in source.read(part):
-            n_read += 1
+            record = (
+                item.row.conversation_id if isinstance(item, RenderedConversation) else item.conversation_id
+            )
+            n_read += record != last
+            last = record
             n_tokens_read += len(item.tokens) if isinstance(item, RenderedConversation) else 0
             reading(n_read, n_tokens_read)
             kept = admit(item, spec, max_length) if isinstance(item, RenderedConversation) else item

@@ -124,7 +124,8 @@ def _split(
 FORMAT = Format(
     name="trl",
     fields="prompt, completion, or chosen and rejected as two branches, each text or messages (a record "
-    "of texts alone is tokenised as it is, without a template, as TRL does), tools, chat_template_kwargs; "
+    "of texts alone is tokenised as it is, without a template, as TRL does, but for the EOS that TRL adds to "
+    "a completion), tools, chat_template_kwargs; "
     "all numbers, flags and texts "
     "beside them, such as label, score and margin, are metadata. Without a prompt, chosen and rejected share "
     "their first equal messages; where each is one message, messages are the prompt",

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,14 @@ def test_repeated_ids_are_numbered(tmp_path: Path) -> None:
     path = write(tmp_path / "c.jsonl", *['{"id": "x"}'] * 3, '{"id": "x#2"}')
     assert ids(path) == ["x", "x#2", "x#3", "x#2#2"]
     assert ids(path, part_bytes=1) == ["x", "x#2", "x#3", "x#2#2"]
+
+
+def test_numbering_repeated_ids_takes_linear_time(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.jsonl", *['{"id": "x"}'] * 20_000, '{"id": "x#20001"}', '{"id": "x"}')
+    start_s = time.process_time()
+    plan = plan_files([path])
+    assert time.process_time() - start_s < 5  # a minute where every number is tried for every id
+    assert plan.renamed[-2:] == (("x", "x#20000"), ("x", "x#20002"))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

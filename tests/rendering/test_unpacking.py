@@ -203,6 +203,21 @@ def test_null_columns_of_a_parquet_file_are_null(tmp_path: Path) -> None:
     assert found == [b'{"prompt":"Hi","ids":[1,2]}', b'{"prompt":null,"ids":null}']
 
 
+def test_keys_that_only_other_rows_of_a_parquet_file_have_are_left_out(tmp_path: Path) -> None:
+    def record(arguments: dict[str, Any], properties: dict[str, Any]) -> dict[str, Any]:
+        call = {"function": {"name": "f", "arguments": arguments}}
+        tool = {"name": "f", "parameters": {"properties": properties, "required": [None, "x"]}}
+        calling = {"role": "assistant", "content": None, "tool_calls": [call]}
+        return {"messages": [calling], "tools": [tool], "info": {"seed": None}}
+
+    one = record({"city": "Rome", "where": [{"x": 1}]}, {"city": {"type": "string"}})
+    two = record({"code": 7, "where": [{"y": 2}, {}]}, {"code": {"type": "integer", "enum": [7]}})
+    path = tmp_path / "table.parquet"
+    pq.write_table(pa.Table.from_pylist([one, two, {**one, "tools": None}]), path)
+    found = unpacked(path, "table.parquet").read_bytes().splitlines()
+    assert [msgspec.json.decode(line) for line in found] == [one, two, {**one, "tools": None}]
+
+
 def test_infinities_of_a_parquet_file_stay(tmp_path: Path) -> None:
     nested = [{"tokens": {"completion_logprobs": [-math.inf, -0.5]}}]
     rows = [{"logprobs": [-math.inf, -1.0], "steps": nested, "reward": math.nan}]

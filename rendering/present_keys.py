@@ -1,0 +1,60 @@
+"""Objects in the rows of tables: all have the keys of all others, null where a record had none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_Change = Callable[[Any], Any]  # Any: JSON values
+
+# Objects below these have keys of their own, which templates print; others have those of their format.
+_OPEN = frozenset(
+    {"tools", "tool_defs", "functions", "tool_calls", "function_call", "arguments", "parameters"}
+)
+
+
+def only_present(kind: pa.DataType) -> _Change:
+    """A function that leaves out the keys without a value of tool calls and tools, at any depth.
+
+    Args:
+        kind: Arrow type of the values that it takes, as Python has them.
+    """
+    return _change(kind, is_open=False) or (lambda value: value)
+
+
+def _change(kind: pa.DataType, *, is_open: bool) -> _Change | None:
+    """None where nothing can be left out."""
+    import pyarrow.types as pt
+
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        return _of_list(_change(kind.value_type, is_open=is_open))
+    if not pt.is_struct(kind):
+        return None
+    changes = {
+        field.name: change
+        for field in kind
+        if (change := _change(field.type, is_open=is_open or field.name in _OPEN)) is not None
+    }
+    return _of_object(changes, is_open=is_open) if changes or is_open else None
+
+
+def _of_list(change: _Change | None) -> _Change | None:
+    if change is None:
+        return None
+    return lambda values: None if values is None else [change(value) for value in values]
+
+
+def _of_object(changes: dict[str, _Change], *, is_open: bool) -> _Change:
+    def changed(found: dict[str, Any] | None) -> dict[str, Any] | None:  # Any: JSON values
+        if found is None:
+            return None
+        return {
+            key: changes[key](value) if key in changes else value
+            for key, value in found.items()
+            if value is not None or not is_open
+        }
+
+    return changed
