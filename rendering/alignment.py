@@ -69,32 +69,53 @@ class _Block(NamedTuple):
     length: int
 
 
-def align(
-    conversation: Conversation, renderer: Renderer, text: str, encoding: Encoding, windows: Windows
-) -> Aligned | None:
+class PrintedText(NamedTuple):
+    """Messages as the template prints them.
+
+    Attributes:
+        text: Of all of them.
+        runs: What each of its characters is.
+    """
+
+    text: str
+    runs: RunTable
+
+
+def print_messages(
+    conversation: Conversation, renderer: Renderer, *, prompt: bool = False
+) -> PrintedText | None:
+    """What the template prints, None where it refuses the messages and where they hold media.
+
+    Args:
+        conversation: The messages.
+        renderer: The template.
+        prompt: End with the opener of the next answer.
+    """
+    if has_media(conversation.messages):
+        return None
+    try:
+        rendered = renderer.with_generation_prompt(prompt).print(conversation, 0).rendered
+    except ConversationError:
+        return None  # the template refuses what was recorded under another
+    return PrintedText(rendered.text, run_table(rendered.runs))
+
+
+def align(printed: PrintedText, text: str, encoding: Encoding, windows: Windows) -> Aligned | None:
     """The template's owners for the text that it prints too.
 
     That is the text which both have at their start and at their end, white space behind the last of it aside,
     and between these every message that the recorded text has as the template prints it.
 
     Args:
-        conversation: The messages.
-        renderer: The template.
+        printed: The messages as the template prints them.
         text: Of the recorded ids.
         encoding: Where in it every token is.
         windows: Where the messages can stand.
 
     Returns:
-        None where nothing is the same, where the template refuses the messages, and where they hold media.
+        None where nothing is the same.
     """
-    if has_media(conversation.messages):
-        return None
-    try:
-        printed = renderer.with_generation_prompt(False).print(conversation, 0)
-    except ConversationError:
-        return None  # the template refuses what was recorded under another
-    runs: RunTable = run_table(printed.rendered.runs)
-    theirs = printed.rendered.text
+    theirs, runs = printed
     blocks = _blocks(text, theirs, runs, encoding, windows)
     starts = np.array([block.ours for block in blocks])
     stops = np.array([block.ours + block.length for block in blocks])
@@ -125,7 +146,7 @@ def _whole(theirs: str, runs: RunTable, blocks: list[_Block]) -> frozenset[int]:
     starts = [block.theirs for block in blocks]
     partly: set[int] = set()
     all_found: set[int] = set()
-    for start, stop, message in _messages(runs, 0, len(theirs)):
+    for start, stop, message in written_blocks(runs, 0, len(theirs)):
         last = start + len(theirs[start:stop].rstrip())
         block = blocks[bisect_right(starts, start) - 1]
         (all_found if last <= block.theirs + block.length else partly).add(message)
@@ -142,7 +163,9 @@ def _blocks(text: str, theirs: str, runs: RunTable, encoding: Encoding, windows:
     blocks = [_Block(0, 0, n_start)]
     at, end = n_start, our_end - n_end
     if at < end and n_start < their_end - n_end:
-        for start, stop, message in _messages(runs, n_start, their_end - n_end if n_end else len(theirs)):
+        for start, stop, message in written_blocks(
+            runs, n_start, their_end - n_end if n_end else len(theirs)
+        ):
             printed = theirs[start:stop].rstrip()
             low, high = windows.characters(message, encoding)
             found = text.find(printed, max(at, low), min(end, high)) if printed else -1
@@ -155,7 +178,7 @@ def _blocks(text: str, theirs: str, runs: RunTable, encoding: Encoding, windows:
     return blocks
 
 
-def _messages(runs: RunTable, start: int, stop: int) -> list[tuple[int, int, int]]:
+def written_blocks(runs: RunTable, start: int, stop: int) -> list[tuple[int, int, int]]:
     """What each message wrote between two characters: first character, one past the last, message."""
     firsts = np.flatnonzero(np.append(True, runs.writer[1:] != runs.writer[:-1]))
     starts = runs.starts[firsts]

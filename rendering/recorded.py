@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tokscore.rendering.alignment import Aligned, Windows, align
+from tokscore.rendering.alignment import Aligned, Windows, align, print_messages
+from tokscore.rendering.branch_tokens import Joined, join
 from tokscore.rendering.conversations import Conversation, has_media, tool_names
 from tokscore.rendering.errors import ConversationError
+from tokscore.rendering.openers import find_openers, gathered, is_confirmed, unsure_nodes
 from tokscore.rendering.origins import REASONING_FIELDS
 from tokscore.rendering.rendered import (
     NO_MESSAGE,
@@ -122,28 +124,36 @@ def attribute_recorded(branch: RecordedBranch, renderer: Renderer) -> Recorded:
     Raises:
         ConversationError: An id is none of the tokenizer's.
     """
-    recorded = _join(branch.nodes)
-    _check_ids(branch.nodes, recorded.token_ids, renderer.tokenizer)
+    nodes, token_ids = branch.nodes, joined_ids(branch.nodes)
+    _check_ids(nodes, token_ids, renderer.tokenizer)
     messages = branch.conversation.messages
-    is_control = renderer.tokenizer.flags(renderer.tokenizer.special_ids)[recorded.token_ids]
+    is_control = renderer.tokenizer.flags(renderer.tokenizer.special_ids)[token_ids]
+    printed, opened = None, {}
+    ends = opens = frozenset[int]()
+    if not branch.is_text:
+        printed = print_messages(branch.conversation, renderer) if has_texts(messages) else None
+        opened = find_openers(branch, renderer, printed, token_ids)
+        if not is_confirmed(nodes, opened, is_control, renderer.tokenizer):
+            nodes, opened = gathered(nodes), {}
+        ends, opens = unsure_nodes(nodes, opened, is_control)
+    recorded = join(nodes, ends, opens)
     owners, codes = recorded.owners.copy(), np.zeros(len(recorded.token_ids), np.int16)
     sources = [RECORDED_SOURCE]
     contents = [
-        node.tokens.is_content
-        for node in branch.nodes
-        if node.tokens is not None and len(node.tokens.token_ids)
+        node.tokens.is_content for node in nodes if node.tokens is not None and len(node.tokens.token_ids)
     ]
     recorded_contents = [each for each in contents if each is not None]
     has_contents = len(recorded_contents) == len(contents)
     recorded_is_content = np.concatenate(recorded_contents) if has_contents and contents else None
     is_content = ~is_control & (owners != NO_MESSAGE) if recorded_is_content is None else recorded_is_content
     is_content = is_content.copy()
-    text = renderer.tokenizer.text_of(recorded.token_ids)
+    text = renderer.tokenizer.text_of(token_ids)
     unaligned = recorded.is_open & (owners == NO_MESSAGE)
     encoding = None if text is None else renderer.tokenizer.token_bytes.spans(text, recorded.token_ids)
+    aligned, is_printed = None, np.zeros(len(token_ids), bool)
     if text is not None and encoding is not None and not branch.is_text and has_texts(messages):
         offsets = Encoding(recorded.token_ids, *encoding)
-        found = _find_contents(branch.nodes, messages, text, offsets, recorded.is_open)
+        found = _find_contents(nodes, messages, text, offsets, recorded.is_open)
         for each in found if recorded_is_content is None else ():
             has_calls = bool(messages[each.message].get("tool_calls"))  # which stand beside the content
             is_answer = recorded.sampled_mask[each.node] == 1
@@ -151,17 +161,22 @@ def attribute_recorded(branch: RecordedBranch, renderer: Renderer) -> Recorded:
         for each in found:
             is_content[each.start : each.stop] = True
             codes[each.start : each.stop] = _code(sources, each.field)
-        aligned = align(branch.conversation, renderer, text, offsets, recorded.windows)
+        aligned = None if printed is None else align(printed, text, offsets, recorded.windows)
         if aligned is not None:
-            usable = aligned.is_aligned & _is_plausible(aligned, recorded.windows)
+            usable = is_printed = aligned.is_aligned & _is_plausible(aligned, recorded.windows)
             owners[usable] = aligned.owners[usable]
             is_content[usable] = aligned.is_content[usable]
             own = np.array([_code(sources, source) for source in aligned.sources], np.int16)
             codes[usable] = own[aligned.source_codes[usable]]
             unaligned &= ~usable
-            if unaligned.any():
-                spaces = [text[a:b].isspace() for a, b in zip(*encoding, strict=True)]
-                _fill(unaligned, owners, recorded, aligned, messages, np.array(spaces))
+    for opener in opened.values():
+        for token, source in zip(range(opener.start, opener.stop), opener.sources, strict=True):
+            if not is_printed[token] or owners[token] != opener.message:
+                owners[token], is_content[token], unaligned[token] = opener.message, False, False
+                codes[token] = _code(sources, source)
+    if aligned is not None and unaligned.any() and text is not None and encoding is not None:
+        spaces = [text[a:b].isspace() for a, b in zip(*encoding, strict=True)]
+        _fill(unaligned, owners, recorded, aligned, messages, np.array(spaces))
     names = tool_names(messages)
     controlled = np.bincount(
         owners[is_control & is_content & (owners >= 0)], minlength=len(messages)
@@ -204,75 +219,6 @@ def attribute_recorded(branch: RecordedBranch, renderer: Renderer) -> Recorded:
 _NOT_RECORDED = "the record does not say which of its tokens were sampled"
 
 
-class _Joined(NamedTuple):
-    """The tokens of all nodes of a branch, each of shape [tokens].
-
-    Attributes:
-        token_ids: int32.
-        sampled_mask: int8.
-        logprobs: float32, None without any.
-        owners: int32, message of each, -1 without, and where the node alone does not tell.
-        is_open: bool, the node alone does not tell: it adds several messages, or holds what the ids before it
-            lack, and the token comes before those that were sampled.
-        windows: Which messages each may belong to.
-    """
-
-    token_ids: NDArray[np.int32]
-    sampled_mask: NDArray[np.int8]
-    logprobs: NDArray[np.float32] | None
-    owners: NDArray[np.int32]
-    is_open: NDArray[np.bool_]
-    windows: Windows
-
-
-def _join(nodes: Sequence[Node]) -> _Joined:
-    tokens = [node.tokens for node in nodes if node.tokens is not None]
-    lengths = np.array([len(each.token_ids) for each in tokens])
-    n_messages = np.array([len(node.messages) for node in nodes])
-    first = np.cumsum(n_messages) - n_messages
-    # Ids of a message whose own were not told apart lie in the next node that has any.
-    last_with_ids = np.maximum.accumulate(np.where(lengths > 0, np.arange(len(lengths)), -1))
-    before = np.append(-1, last_with_ids[:-1])
-    low = np.where(before < 0, 0, (first + n_messages)[before])
-    high = first + n_messages - 1
-    # A node without messages behind one of several may hold some of those.
-    holder = np.maximum.accumulate(np.where(n_messages > 0, np.arange(len(lengths)), 0))
-    is_bare = (n_messages == 0) & (n_messages[holder] > 1)
-    low = np.where(is_bare, low[holder], low)
-    owners, is_open = [], []
-    for i, (each, start, count) in enumerate(zip(tokens, first.tolist(), n_messages.tolist(), strict=True)):
-        n = len(each.token_ids)
-        opened = np.zeros(n, bool)
-        if each.message_indices is None and (count > 1 or is_bare[i]):
-            opened[:] = True
-        elif each.message_indices is None and count == 1 and low[i] < start:
-            opened[: int(np.append(np.flatnonzero(each.sampled_mask == 1), n)[0])] = True
-        own = np.full(n, start if count == 1 else NO_MESSAGE, np.int32)
-        owners.append(
-            np.where(opened, NO_MESSAGE, own).astype(np.int32)
-            if each.message_indices is None
-            else each.message_indices.astype(np.int32)
-        )
-        is_open.append(opened)
-    logprobs = None
-    if any(each.logprobs is not None for each in tokens):
-        logprobs = np.concatenate(
-            [
-                np.full(len(each.token_ids), np.nan, np.float32) if each.logprobs is None else each.logprobs
-                for each in tokens
-            ]
-        )
-    windows = (np.repeat(column, lengths).astype(np.int32) for column in (np.arange(len(lengths)), low, high))
-    return _Joined(
-        np.concatenate([each.token_ids for each in tokens]),
-        np.concatenate([each.sampled_mask for each in tokens]),
-        logprobs,
-        np.concatenate(owners),
-        np.concatenate(is_open),
-        Windows(*windows),
-    )
-
-
 def joined_ids(nodes: Sequence[Node]) -> NDArray[np.int32]:
     """The recorded ids of a branch, int32, shape [tokens]."""
     return np.concatenate([node.tokens.token_ids for node in nodes if node.tokens is not None])
@@ -295,7 +241,7 @@ def _is_plausible(aligned: Aligned, windows: Windows) -> NDArray[np.bool_]:
 def _fill(
     unaligned: NDArray[np.bool_],
     owners: NDArray[np.int32],
-    recorded: _Joined,
+    recorded: Joined,
     aligned: Aligned,
     messages: Sequence[Mapping[str, Any]],  # Any: JSON values
     is_space: NDArray[np.bool_],
@@ -318,8 +264,11 @@ def _fill(
         if stop < len(nodes) and nodes[stop] == nodes[start] and owners[stop] != NO_MESSAGE:
             right = int(owners[stop])
         possible = {left} if left == right else set(range(left, right + 1)) - done
+        if (recorded.sampled_mask[start:stop] == 1).all():
+            possible = {i for i in possible if 0 <= i < len(messages) and messages[i]["role"] == _ASSISTANT}
         if is_space[start:stop].all():
-            possible = {right if right <= windows.high[start] else left}
+            before = int(owners[start - 1]) if start else NO_MESSAGE
+            possible = {right if right <= windows.high[start] else left if before == NO_MESSAGE else before}
         if len(possible) != 1:
             continue
         (owner,) = possible
