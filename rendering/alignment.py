@@ -80,6 +80,17 @@ class PrintedText(NamedTuple):
     text: str
     runs: RunTable
 
+    def around(self, message: int, source: str) -> tuple[str, str]:
+        """What a message wrote before and behind the text of one of its fields, empty where it has none."""
+        own = self.runs.source_codes == (*self.runs.sources, source).index(source)
+        inside = np.flatnonzero(own & (self.runs.input_of == message))
+        if not len(inside):
+            return "", ""
+        first, last = int(self.runs.starts[inside[0]]), int(self.runs.stops[inside[-1]])
+        writer = np.flatnonzero(self.runs.writer == self.runs.writer[inside[0]])
+        start, stop = int(self.runs.starts[writer[0]]), int(self.runs.stops[writer[-1]])
+        return self.text[start:first], self.text[last:stop]
+
 
 def print_messages(
     conversation: Conversation, renderer: Renderer, *, prompt: bool = False

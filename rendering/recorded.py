@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tokscore.rendering.alignment import Aligned, Windows, align, print_messages
+from tokscore.rendering.alignment import (
+    Aligned,
+    PrintedText,
+    Windows,
+    align,
+    common_prefix,
+    common_suffix,
+    print_messages,
+)
 from tokscore.rendering.branch_tokens import Joined, join
 from tokscore.rendering.conversations import Conversation, has_media, tool_names
 from tokscore.rendering.errors import ConversationError
@@ -153,7 +161,7 @@ def attribute_recorded(branch: RecordedBranch, renderer: Renderer) -> Recorded:
     aligned, is_printed = None, np.zeros(len(token_ids), bool)
     if text is not None and encoding is not None and not branch.is_text and has_texts(messages):
         offsets = Encoding(recorded.token_ids, *encoding)
-        found = _find_contents(nodes, messages, text, offsets, recorded.is_open)
+        found = _find_contents(nodes, messages, text, offsets, recorded, is_control, printed)
         for each in found if recorded_is_content is None else ():
             has_calls = bool(messages[each.message].get("tool_calls"))  # which stand beside the content
             is_answer = recorded.sampled_mask[each.node] == 1
@@ -321,25 +329,63 @@ def _find_contents(
     messages: Sequence[Mapping[str, Any]],  # Any: JSON values
     text: str,
     encoding: Encoding,
-    is_open: NDArray[np.bool_],
+    joined: Joined,
+    is_control: NDArray[np.bool_],
+    printed: PrintedText | None,
 ) -> list[_Found]:
-    """Where nodes of one message hold the text of its fields word for word, behind what others may own."""
+    """Where nodes of one message hold the text of its fields word for word, behind what others may own.
+
+    Of several places it is the one between the words that the template prints around the field.
+    """
     found, token, message = [], 0, 0
     for node in nodes:
         n_tokens = 0 if node.tokens is None else len(node.tokens.token_ids)
-        n_open = int(is_open[token : token + n_tokens].sum())
-        if len(node.messages) == 1 and n_open < n_tokens:
-            low = int(encoding.starts[token + n_open])
-            high = int(encoding.stops[token + n_tokens - 1])
+        first = token + int(joined.is_open[token : token + n_tokens].sum())
+        token += n_tokens
+        if len(node.messages) == 1 and first < token:
+            whole = slice(token - n_tokens, token)
             for field in ("content", *REASONING_FIELDS):
                 value = messages[message].get(field)
-                at = text.find(value, low, high) if isinstance(value, str) and value else -1
-                if at >= 0:
-                    first = int(np.searchsorted(encoding.stops, at, side="right"))
-                    last = int(np.searchsorted(encoding.starts, at + len(str(value))))
-                    root = field if field == "content" else REASONING_FIELDS[0]
-                    whole = slice(token, token + n_tokens)
-                    found.append(_Found(message, whole, max(first, token), min(last, whole.stop), root))
-        token += n_tokens
+                if not isinstance(value, str) or not value:
+                    continue
+                root = field if field == "content" else REASONING_FIELDS[0]
+                around = ("", "") if printed is None else printed.around(message, root)
+                places = _places(value, text, encoding, slice(first, token), is_control)
+                at = _between(places, len(value), text, around)
+                if at is not None:
+                    start = int(np.searchsorted(encoding.stops, at, side="right"))
+                    stop = int(np.searchsorted(encoding.starts, at + len(value)))
+                    found.append(_Found(message, whole, max(start, first), min(stop, token), root))
         message += len(node.messages)
     return found
+
+
+def _places(
+    value: str, text: str, encoding: Encoding, tokens: slice, is_control: NDArray[np.bool_]
+) -> list[int]:
+    """Where some tokens spell a text, unless that begins or ends inside a control token."""
+    found = []
+    at = text.find(value, int(encoding.starts[tokens.start]), int(encoding.stops[tokens.stop - 1]))
+    while at >= 0:
+        end = at + len(value)
+        first = int(np.searchsorted(encoding.stops, at, side="right"))
+        last = int(np.searchsorted(encoding.starts, end)) - 1
+        begins_inside = is_control[first] and encoding.starts[first] < at
+        ends_inside = is_control[last] and encoding.stops[last] > end
+        if not begins_inside and not ends_inside:
+            found.append(at)
+        at = text.find(value, at + 1, int(encoding.stops[tokens.stop - 1]))
+    return found
+
+
+def _between(places: Sequence[int], length: int, text: str, around: tuple[str, str]) -> int | None:
+    """The place that most of the text around goes with, the last of equals."""
+    before, after = around
+
+    def n_alike(at: int) -> int:
+        left = text[max(at - len(before), 0) : at]
+        return common_suffix(left, before) + common_prefix(
+            text[at + length : at + length + len(after)], after
+        )
+
+    return max(reversed(places), key=n_alike, default=None)
