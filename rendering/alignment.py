@@ -166,7 +166,7 @@ def _whole(theirs: str, runs: RunTable, blocks: list[_Block]) -> frozenset[int]:
 
 def _blocks(text: str, theirs: str, runs: RunTable, encoding: Encoding, windows: Windows) -> list[_Block]:
     """Equal characters in the order of both texts; the first block starts with them, if only with nothing."""
-    n_start = common_prefix(text, theirs)
+    n_start = _whole_lines(text, theirs, runs, common_prefix(text, theirs))
     our_end, their_end = len(text), len(theirs)
     if text[-1:] != theirs[-1:]:  # a template's newline behind the last stop is never sampled
         our_end, their_end = len(text.rstrip()), len(theirs.rstrip())
@@ -187,6 +187,20 @@ def _blocks(text: str, theirs: str, runs: RunTable, encoding: Encoding, windows:
                 at = found + length
     blocks.append(_Block(end, their_end - n_end, n_end))
     return blocks
+
+
+def _whole_lines(text: str, theirs: str, runs: RunTable, n_equal: int) -> int:
+    """An equal beginning without the part of a line of the template's own at its end.
+
+    That goes on otherwise in the record: the `<` of an answer `<a>` is not that of the template's `<think>`.
+    """
+    if not 0 < n_equal < min(len(text), len(theirs)):
+        return n_equal
+    last, behind = runs.at(np.array([n_equal - 1, n_equal])).tolist()
+    if last != behind or runs.is_body[last]:
+        return n_equal
+    start = int(runs.starts[last])
+    return max(start, theirs.rfind("\n", start, n_equal) + 1)
 
 
 def written_blocks(runs: RunTable, start: int, stop: int) -> list[tuple[int, int, int]]:

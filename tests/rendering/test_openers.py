@@ -162,3 +162,21 @@ def test_the_end_of_an_answer_that_was_not_trained_is_not_the_users(renderer: Re
     known = tokens.message_indices >= 0
     assert tokens.message_indices[known].tolist() == np.array(owners)[known].tolist()
     assert status == (None if known.all() else "unaligned")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("content", ["<search>Rome</search>", "<", "<thin", "<|im_start"])
+def test_an_answer_that_begins_as_the_templates_think_block_is_content(
+    renderer: Renderer, name: str, content: str
+) -> None:
+    messages = dialogue(2, thinks=False)
+    for i in (1, 3):
+        messages[i]["content"] = content
+    (tokens, status), owners = attributed(renderer, name, messages, pieces_of(messages))
+    assert status is None
+    assert tokens.message_indices.tolist() == owners
+    for i in (1, 3):
+        own = tokens.token_ids[tokens.is_content & (tokens.message_indices == i)]
+        assert renderer.tokenizer.hf.decode(own) == content
+    spelled = tokens.is_content & (tokens.message_indices == 3)
+    assert {tokens.sources[code] for code in tokens.source_codes[spelled].tolist()} == {"content"}
