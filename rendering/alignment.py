@@ -69,32 +69,64 @@ class _Block(NamedTuple):
     length: int
 
 
-def align(
-    conversation: Conversation, renderer: Renderer, text: str, encoding: Encoding, windows: Windows
-) -> Aligned | None:
+class PrintedText(NamedTuple):
+    """Messages as the template prints them.
+
+    Attributes:
+        text: Of all of them.
+        runs: What each of its characters is.
+    """
+
+    text: str
+    runs: RunTable
+
+    def around(self, message: int, source: str) -> tuple[str, str]:
+        """What a message wrote before and behind the text of one of its fields, empty where it has none."""
+        own = self.runs.source_codes == (*self.runs.sources, source).index(source)
+        inside = np.flatnonzero(own & (self.runs.input_of == message))
+        if not len(inside):
+            return "", ""
+        first, last = int(self.runs.starts[inside[0]]), int(self.runs.stops[inside[-1]])
+        writer = np.flatnonzero(self.runs.writer == self.runs.writer[inside[0]])
+        start, stop = int(self.runs.starts[writer[0]]), int(self.runs.stops[writer[-1]])
+        return self.text[start:first], self.text[last:stop]
+
+
+def print_messages(
+    conversation: Conversation, renderer: Renderer, *, prompt: bool = False
+) -> PrintedText | None:
+    """What the template prints, None where it refuses the messages and where they hold media.
+
+    Args:
+        conversation: The messages.
+        renderer: The template.
+        prompt: End with the opener of the next answer.
+    """
+    if has_media(conversation.messages):
+        return None
+    try:
+        rendered = renderer.with_generation_prompt(prompt).print(conversation, 0).rendered
+    except ConversationError:
+        return None  # the template refuses what was recorded under another
+    return PrintedText(rendered.text, run_table(rendered.runs))
+
+
+def align(printed: PrintedText, text: str, encoding: Encoding, windows: Windows) -> Aligned | None:
     """The template's owners for the text that it prints too.
 
     That is the text which both have at their start and at their end, white space behind the last of it aside,
     and between these every message that the recorded text has as the template prints it.
 
     Args:
-        conversation: The messages.
-        renderer: The template.
+        printed: The messages as the template prints them.
         text: Of the recorded ids.
         encoding: Where in it every token is.
         windows: Where the messages can stand.
 
     Returns:
-        None where nothing is the same, where the template refuses the messages, and where they hold media.
+        None where nothing is the same.
     """
-    if has_media(conversation.messages):
-        return None
-    try:
-        printed = renderer.with_generation_prompt(False).print(conversation, 0)
-    except ConversationError:
-        return None  # the template refuses what was recorded under another
-    runs: RunTable = run_table(printed.rendered.runs)
-    theirs = printed.rendered.text
+    theirs, runs = printed
     blocks = _blocks(text, theirs, runs, encoding, windows)
     starts = np.array([block.ours for block in blocks])
     stops = np.array([block.ours + block.length for block in blocks])
@@ -125,7 +157,7 @@ def _whole(theirs: str, runs: RunTable, blocks: list[_Block]) -> frozenset[int]:
     starts = [block.theirs for block in blocks]
     partly: set[int] = set()
     all_found: set[int] = set()
-    for start, stop, message in _messages(runs, 0, len(theirs)):
+    for start, stop, message in written_blocks(runs, 0, len(theirs)):
         last = start + len(theirs[start:stop].rstrip())
         block = blocks[bisect_right(starts, start) - 1]
         (all_found if last <= block.theirs + block.length else partly).add(message)
@@ -134,7 +166,7 @@ def _whole(theirs: str, runs: RunTable, blocks: list[_Block]) -> frozenset[int]:
 
 def _blocks(text: str, theirs: str, runs: RunTable, encoding: Encoding, windows: Windows) -> list[_Block]:
     """Equal characters in the order of both texts; the first block starts with them, if only with nothing."""
-    n_start = common_prefix(text, theirs)
+    n_start = _whole_lines(text, theirs, runs, common_prefix(text, theirs))
     our_end, their_end = len(text), len(theirs)
     if text[-1:] != theirs[-1:]:  # a template's newline behind the last stop is never sampled
         our_end, their_end = len(text.rstrip()), len(theirs.rstrip())
@@ -142,7 +174,9 @@ def _blocks(text: str, theirs: str, runs: RunTable, encoding: Encoding, windows:
     blocks = [_Block(0, 0, n_start)]
     at, end = n_start, our_end - n_end
     if at < end and n_start < their_end - n_end:
-        for start, stop, message in _messages(runs, n_start, their_end - n_end if n_end else len(theirs)):
+        for start, stop, message in written_blocks(
+            runs, n_start, their_end - n_end if n_end else len(theirs)
+        ):
             printed = theirs[start:stop].rstrip()
             low, high = windows.characters(message, encoding)
             found = text.find(printed, max(at, low), min(end, high)) if printed else -1
@@ -155,7 +189,21 @@ def _blocks(text: str, theirs: str, runs: RunTable, encoding: Encoding, windows:
     return blocks
 
 
-def _messages(runs: RunTable, start: int, stop: int) -> list[tuple[int, int, int]]:
+def _whole_lines(text: str, theirs: str, runs: RunTable, n_equal: int) -> int:
+    """An equal beginning without the part of a line of the template's own at its end.
+
+    That goes on otherwise in the record: the `<` of an answer `<a>` is not that of the template's `<think>`.
+    """
+    if not 0 < n_equal < min(len(text), len(theirs)):
+        return n_equal
+    last, behind = runs.at(np.array([n_equal - 1, n_equal])).tolist()
+    if last != behind or runs.is_body[last]:
+        return n_equal
+    start = int(runs.starts[last])
+    return max(start, theirs.rfind("\n", start, n_equal) + 1)
+
+
+def written_blocks(runs: RunTable, start: int, stop: int) -> list[tuple[int, int, int]]:
     """What each message wrote between two characters: first character, one past the last, message."""
     firsts = np.flatnonzero(np.append(True, runs.writer[1:] != runs.writer[:-1]))
     starts = runs.starts[firsts]

@@ -29,6 +29,7 @@ class WholeBranch(NamedTuple):
         owners: int32, which of `messages` each token belongs to, -1 for none.
         messages: What was said.
         turn_stops: One past the last token of every generated message.
+        is_by_mask: The owners were told from which tokens were sampled.
     """
 
     token_ids: NDArray[np.int32]
@@ -36,6 +37,7 @@ class WholeBranch(NamedTuple):
     owners: NDArray[np.int32]
     messages: Sequence[_Messages]
     turn_stops: frozenset[int]
+    is_by_mask: bool = False
 
 
 def branch_tree(branches: Sequence[WholeBranch]) -> Trace:
@@ -64,7 +66,11 @@ def branch_tree(branches: Sequence[WholeBranch]) -> Trace:
                 starts = (first + run_starts(branch.owners[first:last])).tolist()
                 for start, stop in zip(starts, [*starts[1:], last], strict=True):
                     owner = int(branch.owners[start])
-                    tokens = NodeTokens(branch.token_ids[start:stop], branch.sampled_mask[start:stop])
+                    tokens = NodeTokens(
+                        branch.token_ids[start:stop],
+                        branch.sampled_mask[start:stop],
+                        is_by_mask=branch.is_by_mask,
+                    )
                     said = () if owner < 0 else branch.messages[owner]
                     nodes.append(
                         Node(parent, said, is_turn if stop == last else stop in branch.turn_stops, tokens)
@@ -131,4 +137,5 @@ def _whole(nodes: Sequence[Node]) -> WholeBranch:
         np.repeat(np.arange(len(nodes), dtype=np.int32), lengths),
         [node.messages for node in nodes],
         frozenset(stop for stop, node in zip(stops, nodes, strict=True) if node.is_sampled),
+        any(each.is_by_mask for each in tokens),
     )

@@ -8,9 +8,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tokscore.rendering.alignment import Aligned, Windows, align
+from tokscore.rendering.alignment import (
+    Aligned,
+    PrintedText,
+    Windows,
+    align,
+    common_prefix,
+    common_suffix,
+    print_messages,
+)
+from tokscore.rendering.branch_tokens import Joined, join
 from tokscore.rendering.conversations import Conversation, has_media, tool_names
 from tokscore.rendering.errors import ConversationError
+from tokscore.rendering.openers import find_openers, gathered, is_confirmed, unsure_nodes
 from tokscore.rendering.origins import REASONING_FIELDS
 from tokscore.rendering.plain_text import tokenised
 from tokscore.rendering.rendered import (
@@ -114,28 +124,36 @@ def attribute_recorded(branch: RecordedBranch, renderer: Renderer) -> Recorded:
     Raises:
         ConversationError: An id is none of the tokenizer's.
     """
-    recorded = _join(branch.nodes)
-    _check_ids(branch.nodes, recorded.token_ids, renderer.tokenizer)
+    nodes, token_ids = branch.nodes, joined_ids(branch.nodes)
+    _check_ids(nodes, token_ids, renderer.tokenizer)
     messages = branch.conversation.messages
-    is_control = renderer.tokenizer.flags(renderer.tokenizer.special_ids)[recorded.token_ids]
+    is_control = renderer.tokenizer.flags(renderer.tokenizer.special_ids)[token_ids]
+    printed, opened = None, {}
+    ends = opens = frozenset[int]()
+    if not branch.is_text:
+        printed = print_messages(branch.conversation, renderer) if has_texts(messages) else None
+        opened = find_openers(branch, renderer, printed, token_ids)
+        if not is_confirmed(nodes, opened, is_control, renderer.tokenizer):
+            nodes, opened = gathered(nodes), {}
+        ends, opens = unsure_nodes(nodes, opened, is_control)
+    recorded = join(nodes, ends, opens)
     owners, codes = recorded.owners.copy(), np.zeros(len(recorded.token_ids), np.int16)
     sources = [RECORDED_SOURCE]
     contents = [
-        node.tokens.is_content
-        for node in branch.nodes
-        if node.tokens is not None and len(node.tokens.token_ids)
+        node.tokens.is_content for node in nodes if node.tokens is not None and len(node.tokens.token_ids)
     ]
     recorded_contents = [each for each in contents if each is not None]
     has_contents = len(recorded_contents) == len(contents)
     recorded_is_content = np.concatenate(recorded_contents) if has_contents and contents else None
     is_content = ~is_control & (owners != NO_MESSAGE) if recorded_is_content is None else recorded_is_content
     is_content = is_content.copy()
-    text = renderer.tokenizer.text_of(recorded.token_ids)
+    text = renderer.tokenizer.text_of(token_ids)
     unaligned = recorded.is_open & (owners == NO_MESSAGE)
     encoding = None if text is None else renderer.tokenizer.token_bytes.spans(text, recorded.token_ids)
+    aligned, is_printed = None, np.zeros(len(token_ids), bool)
     if text is not None and encoding is not None and not branch.is_text and has_texts(messages):
         offsets = Encoding(recorded.token_ids, *encoding)
-        found = _find_contents(branch.nodes, messages, text, offsets, recorded.is_open)
+        found = _find_contents(nodes, messages, text, offsets, recorded, is_control, printed)
         for each in found if recorded_is_content is None else ():
             has_calls = bool(messages[each.message].get("tool_calls"))  # which stand beside the content
             is_answer = recorded.sampled_mask[each.node] == 1
@@ -143,17 +161,22 @@ def attribute_recorded(branch: RecordedBranch, renderer: Renderer) -> Recorded:
         for each in found:
             is_content[each.start : each.stop] = True
             codes[each.start : each.stop] = _code(sources, each.field)
-        aligned = align(branch.conversation, renderer, text, offsets, recorded.windows)
+        aligned = None if printed is None else align(printed, text, offsets, recorded.windows)
         if aligned is not None:
-            usable = aligned.is_aligned & _is_plausible(aligned, recorded.windows)
+            usable = is_printed = aligned.is_aligned & _is_plausible(aligned, recorded.windows)
             owners[usable] = aligned.owners[usable]
             is_content[usable] = aligned.is_content[usable]
             own = np.array([_code(sources, source) for source in aligned.sources], np.int16)
             codes[usable] = own[aligned.source_codes[usable]]
             unaligned &= ~usable
-            if unaligned.any():
-                spaces = [text[a:b].isspace() for a, b in zip(*encoding, strict=True)]
-                _fill(unaligned, owners, recorded, aligned, messages, np.array(spaces))
+    for opener in opened.values():
+        for token, source in zip(range(opener.start, opener.stop), opener.sources, strict=True):
+            if not is_printed[token] or owners[token] != opener.message:
+                owners[token], is_content[token], unaligned[token] = opener.message, False, False
+                codes[token] = _code(sources, source)
+    if aligned is not None and unaligned.any() and text is not None and encoding is not None:
+        spaces = [text[a:b].isspace() for a, b in zip(*encoding, strict=True)]
+        _fill(unaligned, owners, recorded, aligned, messages, np.array(spaces))
     names = tool_names(messages)
     controlled = np.bincount(
         owners[is_control & is_content & (owners >= 0)], minlength=len(messages)
@@ -196,75 +219,6 @@ def attribute_recorded(branch: RecordedBranch, renderer: Renderer) -> Recorded:
 _NOT_RECORDED = "the record does not say which of its tokens were sampled"
 
 
-class _Joined(NamedTuple):
-    """The tokens of all nodes of a branch, each of shape [tokens].
-
-    Attributes:
-        token_ids: int32.
-        sampled_mask: int8.
-        logprobs: float32, None without any.
-        owners: int32, message of each, -1 without, and where the node alone does not tell.
-        is_open: bool, the node alone does not tell: it adds several messages, or holds what the ids before it
-            lack, and the token comes before those that were sampled.
-        windows: Which messages each may belong to.
-    """
-
-    token_ids: NDArray[np.int32]
-    sampled_mask: NDArray[np.int8]
-    logprobs: NDArray[np.float32] | None
-    owners: NDArray[np.int32]
-    is_open: NDArray[np.bool_]
-    windows: Windows
-
-
-def _join(nodes: Sequence[Node]) -> _Joined:
-    tokens = [node.tokens for node in nodes if node.tokens is not None]
-    lengths = np.array([len(each.token_ids) for each in tokens])
-    n_messages = np.array([len(node.messages) for node in nodes])
-    first = np.cumsum(n_messages) - n_messages
-    # Ids of a message whose own were not told apart lie in the next node that has any.
-    last_with_ids = np.maximum.accumulate(np.where(lengths > 0, np.arange(len(lengths)), -1))
-    before = np.append(-1, last_with_ids[:-1])
-    low = np.where(before < 0, 0, (first + n_messages)[before])
-    high = first + n_messages - 1
-    # A node without messages behind one of several may hold some of those.
-    holder = np.maximum.accumulate(np.where(n_messages > 0, np.arange(len(lengths)), 0))
-    is_bare = (n_messages == 0) & (n_messages[holder] > 1)
-    low = np.where(is_bare, low[holder], low)
-    owners, is_open = [], []
-    for i, (each, start, count) in enumerate(zip(tokens, first.tolist(), n_messages.tolist(), strict=True)):
-        n = len(each.token_ids)
-        opened = np.zeros(n, bool)
-        if each.message_indices is None and (count > 1 or is_bare[i]):
-            opened[:] = True
-        elif each.message_indices is None and count == 1 and low[i] < start:
-            opened[: int(np.append(np.flatnonzero(each.sampled_mask == 1), n)[0])] = True
-        own = np.full(n, start if count == 1 else NO_MESSAGE, np.int32)
-        owners.append(
-            np.where(opened, NO_MESSAGE, own).astype(np.int32)
-            if each.message_indices is None
-            else each.message_indices.astype(np.int32)
-        )
-        is_open.append(opened)
-    logprobs = None
-    if any(each.logprobs is not None for each in tokens):
-        logprobs = np.concatenate(
-            [
-                np.full(len(each.token_ids), np.nan, np.float32) if each.logprobs is None else each.logprobs
-                for each in tokens
-            ]
-        )
-    windows = (np.repeat(column, lengths).astype(np.int32) for column in (np.arange(len(lengths)), low, high))
-    return _Joined(
-        np.concatenate([each.token_ids for each in tokens]),
-        np.concatenate([each.sampled_mask for each in tokens]),
-        logprobs,
-        np.concatenate(owners),
-        np.concatenate(is_open),
-        Windows(*windows),
-    )
-
-
 def joined_ids(nodes: Sequence[Node]) -> NDArray[np.int32]:
     """The recorded ids of a branch, int32, shape [tokens]."""
     return np.concatenate([node.tokens.token_ids for node in nodes if node.tokens is not None])
@@ -287,7 +241,7 @@ def _is_plausible(aligned: Aligned, windows: Windows) -> NDArray[np.bool_]:
 def _fill(
     unaligned: NDArray[np.bool_],
     owners: NDArray[np.int32],
-    recorded: _Joined,
+    recorded: Joined,
     aligned: Aligned,
     messages: Sequence[Mapping[str, Any]],  # Any: JSON values
     is_space: NDArray[np.bool_],
@@ -310,8 +264,11 @@ def _fill(
         if stop < len(nodes) and nodes[stop] == nodes[start] and owners[stop] != NO_MESSAGE:
             right = int(owners[stop])
         possible = {left} if left == right else set(range(left, right + 1)) - done
+        if (recorded.sampled_mask[start:stop] == 1).all():
+            possible = {i for i in possible if 0 <= i < len(messages) and messages[i]["role"] == _ASSISTANT}
         if is_space[start:stop].all():
-            possible = {right if right <= windows.high[start] else left}
+            before = int(owners[start - 1]) if start else NO_MESSAGE
+            possible = {right if right <= windows.high[start] else left if before == NO_MESSAGE else before}
         if len(possible) != 1:
             continue
         (owner,) = possible
@@ -364,25 +321,63 @@ def _find_contents(
     messages: Sequence[Mapping[str, Any]],  # Any: JSON values
     text: str,
     encoding: Encoding,
-    is_open: NDArray[np.bool_],
+    joined: Joined,
+    is_control: NDArray[np.bool_],
+    printed: PrintedText | None,
 ) -> list[_Found]:
-    """Where nodes of one message hold the text of its fields word for word, behind what others may own."""
+    """Where nodes of one message hold the text of its fields word for word, behind what others may own.
+
+    Of several places it is the one between the words that the template prints around the field.
+    """
     found, token, message = [], 0, 0
     for node in nodes:
         n_tokens = 0 if node.tokens is None else len(node.tokens.token_ids)
-        n_open = int(is_open[token : token + n_tokens].sum())
-        if len(node.messages) == 1 and n_open < n_tokens:
-            low = int(encoding.starts[token + n_open])
-            high = int(encoding.stops[token + n_tokens - 1])
+        first = token + int(joined.is_open[token : token + n_tokens].sum())
+        token += n_tokens
+        if len(node.messages) == 1 and first < token:
+            whole = slice(token - n_tokens, token)
             for field in ("content", *REASONING_FIELDS):
                 value = messages[message].get(field)
-                at = text.find(value, low, high) if isinstance(value, str) and value else -1
-                if at >= 0:
-                    first = int(np.searchsorted(encoding.stops, at, side="right"))
-                    last = int(np.searchsorted(encoding.starts, at + len(str(value))))
-                    root = field if field == "content" else REASONING_FIELDS[0]
-                    whole = slice(token, token + n_tokens)
-                    found.append(_Found(message, whole, max(first, token), min(last, whole.stop), root))
-        token += n_tokens
+                if not isinstance(value, str) or not value:
+                    continue
+                root = field if field == "content" else REASONING_FIELDS[0]
+                around = ("", "") if printed is None else printed.around(message, root)
+                places = _places(value, text, encoding, slice(first, token), is_control)
+                at = _between(places, len(value), text, around)
+                if at is not None:
+                    start = int(np.searchsorted(encoding.stops, at, side="right"))
+                    stop = int(np.searchsorted(encoding.starts, at + len(value)))
+                    found.append(_Found(message, whole, max(start, first), min(stop, token), root))
         message += len(node.messages)
     return found
+
+
+def _places(
+    value: str, text: str, encoding: Encoding, tokens: slice, is_control: NDArray[np.bool_]
+) -> list[int]:
+    """Where some tokens spell a text, unless that begins or ends inside a control token."""
+    found = []
+    at = text.find(value, int(encoding.starts[tokens.start]), int(encoding.stops[tokens.stop - 1]))
+    while at >= 0:
+        end = at + len(value)
+        first = int(np.searchsorted(encoding.stops, at, side="right"))
+        last = int(np.searchsorted(encoding.starts, end)) - 1
+        begins_inside = is_control[first] and encoding.starts[first] < at
+        ends_inside = is_control[last] and encoding.stops[last] > end
+        if not begins_inside and not ends_inside:
+            found.append(at)
+        at = text.find(value, at + 1, int(encoding.stops[tokens.stop - 1]))
+    return found
+
+
+def _between(places: Sequence[int], length: int, text: str, around: tuple[str, str]) -> int | None:
+    """The place that most of the text around goes with, the last of equals."""
+    before, after = around
+
+    def n_alike(at: int) -> int:
+        left = text[max(at - len(before), 0) : at]
+        return common_suffix(left, before) + common_prefix(
+            text[at + length : at + length + len(after)], after
+        )
+
+    return max(reversed(places), key=n_alike, default=None)

@@ -55,6 +55,7 @@ class NodeTokens(NamedTuple):
         message_indices: int32, the message of its branch that each id belongs to, -1 for none; None: the
             node's own message.
         places: Where the ids stand in the record, in order; empty where that is not known.
+        is_by_mask: The node's messages were told from which ids were sampled, not recorded.
     """
 
     token_ids: NDArray[np.int32]
@@ -63,6 +64,7 @@ class NodeTokens(NamedTuple):
     logprobs: NDArray[np.float32] | None = None
     message_indices: NDArray[np.int32] | None = None
     places: tuple[IdPlace, ...] = ()
+    is_by_mask: bool = False
 
     def place(self, i: int) -> IdPlace | None:
         """Where one of the ids stands in the record, None where that is not known."""
@@ -78,6 +80,7 @@ class NodeTokens(NamedTuple):
             None if logprobs is None else logprobs[start:stop],
             None if owners is None else owners[start:stop],
             tuple(_cut_places(self.places, start, stop)),
+            self.is_by_mask,
         )
 
 

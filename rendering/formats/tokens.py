@@ -55,6 +55,7 @@ def mask_nodes(tokens: NodeTokens, messages: Sequence[Mapping[str, Any]] | None)
         shares = share_messages(messages, is_sampled) or unshared(messages, len(spans))
     else:
         shares = [Share(({"role": _ASSISTANT},) if each else (), i) for i, each in enumerate(is_sampled)]
+    tokens = tokens._replace(is_by_mask=bool(messages))
     nodes: list[Node] = []
     at = 0
     for share in shares:

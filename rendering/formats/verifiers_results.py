@@ -275,7 +275,10 @@ def _with_messages(
         if before.get(i):
             found.append(Node(parent, before[i], tokens=_NO_IDS))
             parent = len(found) - 1
-        found.append(node._replace(parent=parent, messages=own.get(i, node.messages)))
+        tokens = node.tokens
+        if i in own and tokens is not None:
+            tokens = tokens._replace(is_by_mask=True)
+        found.append(node._replace(parent=parent, messages=own.get(i, node.messages), tokens=tokens))
         places[i] = len(found) - 1
     if behind:
         found.append(Node(len(found) - 1, behind, tokens=_NO_IDS))

@@ -223,6 +223,24 @@ def test_answers_that_the_record_says_were_not_generated_are_not_sampled(rendere
     np.testing.assert_array_equal(tokens.sampled_mask, kept)
 
 
+@pytest.mark.parametrize("content", ["user", "start", "im", "system", "X"])
+def test_the_content_is_found_behind_a_header_of_the_same_words(renderer: Renderer, content: str) -> None:
+    before = "<|im_start|>system\nX is the user's<|im_end|>\n<|im_start|>user\n"
+    said = {"role": "user", "content": content}
+    question = node(renderer, f"{before}{content}<|im_end|>\n", said)
+    answer = {"role": "assistant", "content": "Z", "reasoning_content": "Z or Y"}
+    thought = "<think>\nZ or Y\n</think>\n\nZ<|im_end|>\n"
+    spoken = node(renderer, f"<|im_start|>assistant\n{thought}", answer, sampled=thought)
+    again = node(renderer, f"<|im_start|>human\n{content}<|im_end|>\n", said)
+    tokens, _ = attributed(renderer, branch([question, spoken, again]))
+    decode = renderer.tokenizer.hf.decode
+    asked = [decode(tokens.token_ids[tokens.is_content & (tokens.message_indices == i)]) for i in (0, 2)]
+    assert asked == [content, content]
+    places = np.flatnonzero(tokens.is_content & (tokens.message_indices == 0))
+    n_before = len(ids_of(renderer, before))
+    assert places.tolist() == list(range(n_before, n_before + len(places)))
+
+
 class TestDrift:
     def test_the_templates_own_ids_do_not_drift(self, renderer: Renderer) -> None:
         found = find_drift(by_rendering(renderer, MESSAGES), renderer)
