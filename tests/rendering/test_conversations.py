@@ -12,7 +12,7 @@ from tokscore.rendering.errors import ConversationError
 @pytest.mark.parametrize(
     ("record", "path", "reason"),
     [
-        ([1], "$", "is a list; expected an object"),
+        ([1], "$", "is a list; expected one JSON object a record"),
         ({"prompt": "x"}, "$.messages", "is missing; expected a list of messages, found the keys prompt"),
         ({"messages": "x"}, "$.messages", "is a string; expected a list"),
         ({"messages": []}, "$.messages", "is empty"),
