@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from tokscore.analytics.compiled import compiled
 from tokscore.analytics.overlap import MAX_LOGPROB
-from tokscore.analytics.sketches import FLOAT32_SHIFT, N_FLOAT32_BINS
+from tokscore.analytics.sketches import FLOAT32_SHIFT
 
 # Sums are taken in whole numbers of 2**-48 nats, in two parts that fit 64 bits for 2**35 tokens each.
 COARSE, FINE = 2.0**20, 2.0**28
@@ -79,26 +79,28 @@ def count_bins_into(
     codes: NDArray[np.int64],
     values: NDArray[np.float32],
     bits: NDArray[np.int32],
-    first_bin: int,
+    smallest: int,
+    first: int,
     bins: NDArray[np.int64],
     limits: NDArray[np.float64],
 ) -> None:
-    """Add values that are no NaN to `bins` [groups, 2 N_FLOAT32_BINS + 1] and `limits` [groups, 2].
+    """Add values that are no NaN to `bins` [groups, bins] and `limits` [groups, 2].
 
     Args:
         codes: Group of each row.
         values: Counted, unless NaN.
         bits: The same memory.
-        first_bin: `sketches.FIRST_FLOAT32_BIN`.
-        bins: Counts; the key of a bin is its index less N_FLOAT32_BINS.
+        smallest: `sketches.FIRST_FLOAT32_BIN`.
+        first: The first of the bins, as `sketches.float32_bins` gives it; every value must have one.
+        bins: Counts.
         limits: Least and largest value.
     """
     for row in range(len(codes)):
         value = values[row]
         if np.isnan(value):
             continue
-        key = max(((bits[row] & 0x7FFFFFFF) >> FLOAT32_SHIFT) - first_bin + 1, 0)
+        key = max(((bits[row] & 0x7FFFFFFF) >> FLOAT32_SHIFT) - smallest + 1, 0)
         group = codes[row]
-        bins[group, N_FLOAT32_BINS + (-key if value < 0 else key)] += 1
+        bins[group, (-key if value < 0 else key) - first] += 1
         limits[group, 0] = min(limits[group, 0], value)
         limits[group, 1] = max(limits[group, 1], value)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
 from tokscore.rendering.tables import DatasetKind
 
 if TYPE_CHECKING:
@@ -47,19 +44,13 @@ class Coverage:
         return asdict(self) | {"n_unscored": self.n_unscored}
 
 
-def coverage_of(dataset: Dataset, counts: TokenCounts) -> Coverage:
-    """The coverage of a dataset, given the counts of all its tokens."""
+def coverage_of(dataset: Dataset, counts: TokenCounts, n_with_tokens: int) -> Coverage:
+    """The coverage of a dataset, given the counts of all its tokens and how many conversations have some."""
     n_tokens = counts.numbers["n_tokens"]
     known = (dataset.n_conversations(), sum(1 for _ in dataset.failures()), n_tokens)
     if dataset.manifest.kind is not DatasetKind.SCORES:
         return Coverage(*known)
     n_scored = counts.n_scored
-    n_first = sum(_n_with_tokens(path) for path in dataset.files("conversations"))
-    n_without_context = min(n_first, n_tokens - n_scored)
+    n_without_context = min(n_with_tokens, n_tokens - n_scored)
     asked = str(dataset.manifest.settings.get("score", "all"))
     return Coverage(*known, n_scored, n_without_context, n_tokens - n_scored - n_without_context, asked)
-
-
-def _n_with_tokens(path: object) -> int:
-    n_tokens = pq.read_table(path, columns=["n_tokens"])["n_tokens"]
-    return int(pc.sum(pc.greater(n_tokens, 0)).as_py() or 0)

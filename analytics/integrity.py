@@ -4,38 +4,57 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pyarrow.compute as pc
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokscore.rendering.dataset import PLAN_KEY, Dataset
+from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.errors import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from numpy.typing import NDArray
 
-def check_tables(dataset: Dataset) -> None:
+
+def check_tables(dataset: Dataset) -> int:
     """Refuse a dataset of which a small table, or the token table of a part, is that of another one.
+
+    Returns:
+        How many conversations have tokens.
 
     Raises:
         InputError: A plan hash, or the number of tokens, is another.
     """
     for name in ("spans", "messages", "conversations"):
         for path in dataset.files(name):
-            plan = (pq.read_metadata(path).metadata or {}).get(PLAN_KEY, b"").decode()
-            if plan != dataset.manifest.plan_hash:
+            if dataset.footer(path).plan_hash != dataset.manifest.plan_hash:
                 raise InputError(
                     f"{path} belongs to another plan than the manifest. Write the dataset again."
                 )
+    n_with_tokens = 0
     files = dataset.files(dataset.manifest.kind.value)
     for path, conversations in zip(files, dataset.files("conversations"), strict=True):
-        n_tokens = pc.sum(pq.read_table(conversations, columns=["n_tokens"])["n_tokens"]).as_py() or 0
-        n_rows = pq.read_metadata(path).num_rows
+        lengths = _conversation_lengths(conversations)
+        n_with_tokens += int(np.count_nonzero(lengths))
+        n_tokens = int(lengths.sum())
+        n_rows = dataset.footer(path).n_rows
         if n_rows != n_tokens:
             raise InputError(
                 f"{path} has {n_rows} rows; expected {n_tokens}, the tokens of its conversations. "
                 "Write the dataset again."
             )
+    return n_with_tokens
+
+
+def _conversation_lengths(path: Path) -> NDArray[np.int64]:
+    """Tokens of each conversation of a part of the conversations table."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            lengths = file.read(columns=["n_tokens"], use_threads=False)["n_tokens"]
+    except (OSError, pa.ArrowInvalid) as error:
+        raise damaged(path, error) from error
+    return np.asarray(lengths.to_numpy(), np.int64)
 
 
 def damaged(path: Path, error: Exception) -> InputError:

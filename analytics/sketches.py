@@ -23,7 +23,8 @@ FLOAT32_SHIFT = 23 - _MANTISSA_BITS
 FIRST_FLOAT32_BIN = int(np.float32(ABSOLUTE_ERROR).view(np.int32)) >> FLOAT32_SHIFT
 N_FLOAT32_BINS = (0x7F800000 >> FLOAT32_SHIFT) - FIRST_FLOAT32_BIN + 1
 
-_MAX_PENDING = 65_536
+# Bins that may wait, beside four times those that are in use.
+_MIN_PENDING = 1_024
 
 
 class QuantileSketch:
@@ -34,7 +35,7 @@ class QuantileSketch:
     bins of 16 bytes per power of 2 from 2**-30 on, most of them never used.
     """
 
-    __slots__ = ("_counts", "_keys", "_pending", "maximum", "minimum", "n")
+    __slots__ = ("_counts", "_keys", "_n_pending", "_pending", "maximum", "minimum", "n")
 
     def __init__(self) -> None:
         self.n = 0
@@ -42,7 +43,9 @@ class QuantileSketch:
         self.maximum = -math.inf
         self._keys: NDArray[np.int32] = np.empty(0, np.int32)
         self._counts: NDArray[np.int64] = np.empty(0, np.int64)
-        self._pending: list[NDArray[np.int32]] = []
+        # Bins in order with their counts, not counted in yet.
+        self._pending: list[tuple[NDArray[np.int32], NDArray[np.int64]]] = []
+        self._n_pending = 0
 
     def add(self, values: FloatArray | NDArray[np.float32]) -> None:
         """Count values, infinite ones too.
@@ -60,37 +63,32 @@ class QuantileSketch:
         self.n += len(values)
         self.minimum = min(self.minimum, float(values.min()))
         self.maximum = max(self.maximum, float(values.max()))
-        self._pending.append(_keys(values))
-        if sum(map(len, self._pending)) >= _MAX_PENDING:
-            self._settle()
+        keys = _keys(values)
+        first = int(keys.min())
+        self._insert(*_used_bins(np.bincount(keys - first), first))
 
-    def add_float32_bins(self, bins: NDArray[np.int64], minimum: float, maximum: float) -> None:
+    def add_float32_bins(self, bins: NDArray[np.int64], first: int, minimum: float, maximum: float) -> None:
         """Count float32 values that were put in bins already.
 
         Args:
-            bins: Shape [2 N_FLOAT32_BINS + 1]; the bin of 0 in the middle, those of negative values before.
-            minimum: The least value.
+            bins: Counts of neighbouring bins, in the order of the values.
+            first: The first of them, as `float32_bins` gives it.
+            minimum: The least value; above `maximum` where there is none.
             maximum: The largest.
         """
         if minimum > maximum:
             return
-        self._settle()
-        first, last = (_keys(np.array([minimum, maximum])).clip(-N_FLOAT32_BINS, N_FLOAT32_BINS)).tolist()
-        used = np.flatnonzero(bins[first + N_FLOAT32_BINS : last + N_FLOAT32_BINS + 1])
-        keys = used + first
-        used += first + N_FLOAT32_BINS
+        keys, counts = _used_bins(bins, first)
         # Infinity has other bits as float64.
-        infinity = int(_keys(np.array([np.inf]))[0])
-        keys = np.where(np.abs(keys) == N_FLOAT32_BINS, np.sign(keys) * infinity, keys)
-        self.n += int(bins[used].sum())
+        keys[keys == N_FLOAT32_BINS], keys[keys == -N_FLOAT32_BINS] = _INFINITY, -_INFINITY
+        self.n += int(counts.sum())
         self.minimum = min(self.minimum, minimum)
         self.maximum = max(self.maximum, maximum)
-        self._insert(keys.astype(np.int32), bins[used])
+        self._insert(keys, counts)
 
     def merge(self, other: QuantileSketch) -> None:
         """Count what `other` has counted."""
         other._settle()
-        self._settle()
         self.n += other.n
         self.minimum = min(self.minimum, other.minimum)
         self.maximum = max(self.maximum, other.maximum)
@@ -116,20 +114,42 @@ class QuantileSketch:
         key = int(self._keys[np.searchsorted(np.cumsum(self._counts), rank)])
         return min(max(_middle(key), self.minimum), self.maximum)
 
-    def _settle(self) -> None:
-        if self._pending:
-            pending = np.concatenate(self._pending)
-            self._pending = []
-            least = pending.min()
-            counts = np.bincount(pending - least)
-            used = np.flatnonzero(counts)
-            self._insert((used + least).astype(np.int32), counts[used])
-
     def _insert(self, keys: NDArray[np.int32], counts: NDArray[np.int64]) -> None:
-        merged, where = np.unique(np.concatenate([self._keys, keys]), return_inverse=True)
-        sums = np.zeros(len(merged), np.int64)
-        np.add.at(sums, where, np.concatenate([self._counts, counts]))
-        self._keys, self._counts = merged, sums
+        if not len(keys):
+            return
+        self._pending.append((keys, counts))
+        self._n_pending += len(keys)
+        if self._n_pending >= _MIN_PENDING + 4 * len(self._keys):
+            self._settle()
+
+    def _settle(self) -> None:
+        if not self._pending:
+            return
+        pending = [(self._keys, self._counts), *self._pending] if len(self._keys) else self._pending
+        self._pending, self._n_pending = [], 0
+        if len(pending) == 1:
+            self._keys, self._counts = pending[0]
+            return
+        first = min(int(keys[0]) for keys, _ in pending)
+        last = max(int(keys[-1]) for keys, _ in pending)
+        sums = np.zeros(last - first + 1, np.int64)
+        for keys, counts in pending:
+            sums[keys - first] += counts
+        self._keys, self._counts = _used_bins(sums, first)
+
+
+def _used_bins(counts: NDArray[np.int64], first: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Of neighbouring bins those with values, in order, and how many."""
+    used = np.flatnonzero(counts)
+    return (used + first).astype(np.int32), counts[used]
+
+
+def float32_bins(minimum: float, maximum: float) -> tuple[int, int]:
+    """The first and the last bin that float32 values between two others can be in; 0 is the bin of 0."""
+    first, last = (
+        _keys(np.array([minimum, maximum], np.float64)).clip(-N_FLOAT32_BINS, N_FLOAT32_BINS).tolist()
+    )
+    return first, last
 
 
 def _keys(values: FloatArray) -> NDArray[np.int32]:
@@ -146,3 +166,6 @@ def _middle(key: int) -> float:
     start = float(np.int64(first << _SHIFT).view(np.float64))
     stop = float(np.int64((first + 1) << _SHIFT).view(np.float64))
     return math.copysign(start if math.isinf(start) else start / 2 + stop / 2, key)
+
+
+_INFINITY = int(_keys(np.array([np.inf]))[0])

@@ -162,13 +162,13 @@ def stats_report(dataset: PathName, *, by: str | Sequence[str] = "role") -> Stat
     """
     grouping = parse_group_by(by)
     opened = Dataset(Path(dataset))
-    check_tables(opened)
+    n_with_tokens = check_tables(opened)
     kind = opened.manifest.kind
     counted, whole = count_tokens(opened, grouping)
     sizes, all_sizes = message_sizes(opened, grouping)
     nothing = new_counts(kind)
     keys = sorted({*counted, *sizes}, key=group_order)
-    coverage = coverage_of(opened, whole)
+    coverage = coverage_of(opened, whole, n_with_tokens)
     return StatsReport(
         kind=kind,
         by=grouping,

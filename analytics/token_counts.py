@@ -25,7 +25,7 @@ from tokscore.analytics.groups import Grouping, GroupKey
 from tokscore.analytics.overlap import MAX_LOGPROB
 from tokscore.analytics.pairing import conversation_name
 from tokscore.analytics.row_groups import Codes, GroupedRows, map_row_groups
-from tokscore.analytics.sketches import FIRST_FLOAT32_BIN, N_FLOAT32_BINS, QuantileSketch
+from tokscore.analytics.sketches import FIRST_FLOAT32_BIN, QuantileSketch, float32_bins
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.errors import InputError
 from tokscore.rendering.tables import DatasetKind
@@ -187,21 +187,21 @@ def _at(*names: str) -> list[int]:
     return [SCORE_COUNTS.index(name) for name in names]
 
 
-def _from_bins(counts: NDArray[np.int64], minimum: float, maximum: float) -> QuantileSketch:
-    sketch = QuantileSketch()
-    sketch.add_float32_bins(counts, minimum, maximum)
-    return sketch
-
-
 def _sketches(codes: Codes, values: NDArray[np.float32], n_groups: int) -> Iterator[QuantileSketch]:
     """Of all values, then of each group."""
     if 0 < n_groups <= _MAX_DENSE:
-        bins = np.zeros((n_groups, 2 * N_FLOAT32_BINS + 1), np.int64)
+        # NaN are nulls; without values the bins are those of nothing.
+        first, last = float32_bins(
+            float(np.nanmin(values, initial=0.0)), float(np.nanmax(values, initial=0.0))
+        )
+        bins = np.zeros((n_groups, last - first + 1), np.int64)
         limits = np.tile([np.inf, -np.inf], (n_groups, 1))
-        count_bins_into(codes, values, values.view(np.int32), FIRST_FLOAT32_BIN, bins, limits)
-        yield _from_bins(bins.sum(axis=0), limits[:, 0].min(), limits[:, 1].max())
-        for counts, (minimum, maximum) in zip(bins, limits.tolist(), strict=True):
-            yield _from_bins(counts, minimum, maximum)
+        count_bins_into(codes, values, values.view(np.int32), FIRST_FLOAT32_BIN, first, bins, limits)
+        total = bins.sum(axis=0), limits[:, 0].min(), limits[:, 1].max()
+        for counts, minimum, maximum in (total, *zip(bins, *limits.T, strict=True)):
+            sketch = QuantileSketch()
+            sketch.add_float32_bins(counts, first, float(minimum), float(maximum))
+            yield sketch
         return
     wanted = ~np.isnan(values)
     codes, values = codes[wanted], values[wanted]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 import numpy as np
@@ -79,7 +79,8 @@ def prepare_output(root: Path, manifest: Manifest, vocabulary: Callable[[], pa.T
 
 def finished_parts(root: Path, manifest: Manifest) -> set[int]:
     """Indices of the parts that are there."""
-    return {part.index for part in manifest.parts if _part_plan(root, manifest.kind, part.index)}
+    found = ((part.index, _part_footer(root, manifest.kind, part.index)) for part in manifest.parts)
+    return {index for index, footer in found if footer is not None and footer.plan_hash}
 
 
 def record_engine_details(root: Path, details: Mapping[str, Setting]) -> list[str]:
@@ -158,29 +159,37 @@ def manifest_differences(existing: Manifest, wanted: Manifest) -> list[str]:
     return found or ["the input is divided into other parts"]
 
 
-def _part_plan(root: Path, kind: DatasetKind, index: int) -> str | None:
-    """Plan hash of a finished part, None where the part is not done."""
-    path = root / kind.value / part_name(index)
-    if not path.is_file():
-        return None
+class Footer(NamedTuple):
+    """What the end of a Parquet file says.
+
+    Attributes:
+        plan_hash: Of the manifest it was written for; empty where a file says nothing.
+        n_rows: Its rows.
+    """
+
+    plan_hash: str
+    n_rows: int
+
+
+def _footer(path: Path, then: str) -> Footer:
+    """The footer of a file that is there; `then` ends the message where it is not whole."""
     try:
-        metadata = pq.read_schema(path).metadata or {}
+        with pq.ParquetFile(path) as file:
+            metadata = file.metadata
     except pa.ArrowInvalid as error:
-        raise InputError(f"{path} is no whole Parquet file ({error}). Delete it and run again.") from error
-    return str(metadata.get(PLAN_KEY, b"").decode())
+        raise InputError(f"{path} is no whole Parquet file ({error}). {then}") from error
+    return Footer((metadata.metadata or {}).get(PLAN_KEY, b"").decode(), int(metadata.num_rows))
+
+
+def _part_footer(root: Path, kind: DatasetKind, index: int) -> Footer | None:
+    """Of a finished part; None where the part is not done."""
+    path = root / kind.value / part_name(index)
+    return _footer(path, "Delete it and run again.") if path.is_file() else None
 
 
 def _check_exists(path: Path) -> None:
     if not path.is_file():
         raise InputError(f"{path} is missing, though its part is finished. Write the dataset again.")
-
-
-def _check_whole(path: Path) -> None:
-    _check_exists(path)
-    try:
-        pq.read_metadata(path)
-    except pa.ArrowInvalid as error:
-        raise InputError(f"{path} is no whole Parquet file ({error}). Write the dataset again.") from error
 
 
 class Dataset:
@@ -204,12 +213,15 @@ class Dataset:
                 f"{root} is a dataset of {self.manifest.kind.value}; expected {kind.value}"
                 + (" (run tokscore logprobs on it first)." if kind is DatasetKind.SCORES else ".")
             )
+        self._footers: dict[Path, Footer] = {}
         missing = []
-        for part in self.manifest.parts:
-            plan = _part_plan(root, self.manifest.kind, part.index)
-            if plan is None:
+        for part, path in zip(self.manifest.parts, self.files(self.manifest.kind.value), strict=True):
+            footer = _part_footer(root, self.manifest.kind, part.index)
+            if footer is None:
                 missing.append(part.index)
-            elif plan != self.manifest.plan_hash:
+                continue
+            self._footers[path] = footer
+            if footer.plan_hash != self.manifest.plan_hash:
                 raise InputError(
                     f"{root}: {part_name(part.index)} belongs to another plan than the manifest."
                 )
@@ -221,7 +233,8 @@ class Dataset:
             )
 
         for path in (path for table in ("spans", "messages", "conversations") for path in self.files(table)):
-            _check_whole(path)
+            _check_exists(path)
+            self._footers[path] = _footer(path, "Write the dataset again.")
         for part in self.manifest.parts:
             _check_exists(root / "errors" / part_name(part.index, "jsonl"))
 
@@ -233,7 +246,11 @@ class Dataset:
 
     def n_conversations(self) -> int:
         """Rows of the conversations table."""
-        return sum(int(pq.read_metadata(path).num_rows) for path in self.files("conversations"))
+        return sum(self.footer(path).n_rows for path in self.files("conversations"))
+
+    def footer(self, path: Path) -> Footer:
+        """What the end of one of the `files` said when the dataset was opened."""
+        return self._footers[path]
 
     def check_some_succeeded(self, what: str) -> None:
         """Refuse a dataset in which every conversation failed.
