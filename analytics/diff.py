@@ -15,16 +15,16 @@ import pyarrow.compute as pc
 from tokscore.analytics.alignment import Align, AlignedRows, Alignment
 from tokscore.analytics.bootstrap import Confidence
 from tokscore.analytics.comparison import ComparedBatch, Comparison
-from tokscore.analytics.contexts import N_CONTEXTS, Context, Found, find_contexts, read_contexts
-from tokscore.analytics.diff_rows import (
-    ESTIMATES,
+from tokscore.analytics.confidence import (
+    ESTIMATE_COLUMNS,
+    MAX_CONFIDENT_GROUPS,
     POINTS,
-    DiffRow,
     NamedConfidence,
     confidence_of,
     kept_names,
-    row_of,
 )
+from tokscore.analytics.contexts import N_CONTEXTS, Context, Found, find_contexts, read_contexts
+from tokscore.analytics.diff_rows import DiffRow, row_of
 from tokscore.analytics.diff_tables import TokenTable, token_table, write_groups
 from tokscore.analytics.estimates import Sampler, sampled_kl
 from tokscore.analytics.group_tables import group_table
@@ -40,9 +40,6 @@ from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.errors import InputError, UsageError
 from tokscore.rendering.paths import PathName
 from tokscore.rendering.run import OnError
-
-# Groups with confidence limits; more are too many to look at, and each takes a bootstrap.
-MAX_CONFIDENT_GROUPS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +180,9 @@ def diff_report(
     )
     if sampler is not None:
         _check_temperatures(Path(teacher), Path(student))
-    names = column_names(alphas) + (["n_estimated", *(f"estimate_{k}" for k in ESTIMATES)] if sampler else [])
-    reduction = Reduction(len(names), [names.index(name) for name in kept_names(alphas)], grouping)
+    names = column_names(alphas) + ([*ESTIMATE_COLUMNS] if sampler else [])
+    kept = kept_names(alphas, with_estimates=sampler is not None)
+    reduction = Reduction(len(names), [names.index(name) for name in kept], grouping)
     contexts: list[Found] = []
     alignment = Alignment(0, 0, 0) if align is Align.CONTENT else None
 
@@ -230,7 +228,9 @@ def diff_report(
             return row_of(key, group, sums, alphas, sampler)
 
         rows = [row(key, groups[key]) for key in keys]
-        rows, total = _with_confidence(rows, row(None, whole), [groups[key] for key in keys], whole, alphas)
+        rows, total = _with_confidence(
+            rows, row(None, whole), [groups[key] for key in keys], whole, alphas, sampler
+        )
         report = DiffReport(
             by=grouping,
             alphas=tuple(float(each) for each in alphas),
@@ -252,13 +252,21 @@ def diff_report(
 
 
 def _with_confidence(
-    rows: list[DiffRow], total: DiffRow, groups: list[Group], whole: Group, alphas: Sequence[float]
+    rows: list[DiffRow],
+    total: DiffRow,
+    groups: list[Group],
+    whole: Group,
+    alphas: Sequence[float],
+    sampler: Sampler | None,
 ) -> tuple[list[DiffRow], DiffRow]:
     """The rows with confidence limits, and p-values of means that may be 0, adjusted for all groups."""
     if len(rows) > MAX_CONFIDENT_GROUPS:
         groups = [group._replace(clusters=group.clusters._replace(names=[])) for group in groups]
     n_replicates = replicates_for(len(rows))
-    found = [confidence_of(group.clusters, alphas, n_replicates) for group in groups]
+    *found, of_all = (
+        confidence_of(group.clusters, alphas, n_replicates, with_estimates=sampler is not None)
+        for group in (*groups, whole)
+    )
     adjusted: dict[tuple[int, str], float] = {}
     for name in POINTS:
         p_values = [dict(cells)[name].p_value if cells else None for cells in found]
@@ -280,7 +288,6 @@ def _with_confidence(
         )
 
     rows = [replace(row, confidence=named(index, found[index])) for index, row in enumerate(rows)]
-    of_all = confidence_of(whole.clusters, alphas, n_replicates)
     return rows, replace(total, confidence=named(-1, of_all))
 
 

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import NamedTuple
 
-import numpy as np
-
-from tokscore.analytics.bootstrap import Confidence, clustered_confidence
+from tokscore.analytics.confidence import ESTIMATES, N_ESTIMATED, NamedConfidence
 from tokscore.analytics.estimates import Sampler
 from tokscore.analytics.groups import GroupKey
-from tokscore.analytics.measures import INTERVALS, interval_names, ranges
+from tokscore.analytics.measures import INTERVALS
 from tokscore.analytics.off_policy import OffPolicy, finite, off_policy
-from tokscore.analytics.reduction import Clusters, Group
-
-# Means that are known exactly and may be of either sign.
-POINTS = ("log_ratio", "delta_p")
+from tokscore.analytics.reduction import Group
 
 
 class Interval(NamedTuple):
@@ -91,34 +85,6 @@ class Estimate(NamedTuple):
     topk: float | None
 
 
-class NamedConfidence(NamedTuple):
-    """Confidence limits of one measure, from resampling whole conversations.
-
-    Attributes:
-        name: Of the measure.
-        lower: Of its lower limit, not below what the measure may be; None where the conversations set none.
-        upper: Of its upper limit, not above what it may be; None likewise, or where a token has none.
-        p_value: Of "the mean is 0"; only of `log_ratio` and `delta_p`. A divergence is above 0 wherever the
-            models differ at all, so that such a test of one says nothing.
-        adjusted_p_value: The same, adjusted for all groups of the report (Benjamini-Hochberg).
-        n_conversations: With tokens.
-        is_rough: There are too few, below 30, for the level of 95 % to be trusted.
-    """
-
-    name: str
-    lower: float | None
-    upper: float | None
-    p_value: float | None
-    adjusted_p_value: float | None
-    n_conversations: int
-    is_rough: bool
-
-    def to_dict(self) -> dict[str, object]:
-        """For JSON: a measure without a test has no p-values."""
-        untested = () if self.name in POINTS else ("p_value", "adjusted_p_value")
-        return {name: value for name, value in self._asdict().items() if name not in ("name", *untested)}
-
-
 @dataclass(frozen=True, slots=True)
 class DiffRow:
     """Means per compared token of one group; None without tokens.
@@ -146,7 +112,8 @@ class DiffRow:
         student_rank: Of the realised token.
         off_policy: Importance ratios teacher / student of the realised tokens.
         estimate: Where a sampler was named.
-        confidence: Of every measure of a gap; empty without tokens, and where groups are narrow or many.
+        confidence: Of every measure of a gap and of every estimate; empty without tokens, and where groups
+            are narrow or many.
     """
 
     group: GroupKey
@@ -233,16 +200,6 @@ def _flatten(prefix: str, values: Mapping[str, object], found: dict[str, float |
             found[prefix + key] = value
 
 
-def kept_names(alphas: Sequence[float]) -> list[str]:
-    """Columns whose sums are kept by conversation: the log-ratio first, and what confidence limits need."""
-    names = [name for name in interval_names(alphas) if not name.startswith("entropy")]
-    limits = [f"{name}.{end}" for name in names for end in ("lower", "upper")]
-    return [*POINTS, *limits, *(f"n_unbounded_{name}" for name in _UNBOUNDED)]
-
-
-_UNBOUNDED = ("kl_teacher_student", "kl_student_teacher")
-
-
 def row_of(
     key: GroupKey, group: Group, sums: Mapping[str, float], alphas: Sequence[float], sampler: Sampler | None
 ) -> DiffRow:
@@ -280,7 +237,7 @@ def row_of(
     estimate = None
     if sampler is not None:
         other = Sampler.STUDENT if sampler is Sampler.TEACHER else Sampler.TEACHER
-        n_sampled = int(sums["n_estimated"])
+        n_sampled = int(sums[N_ESTIMATED])
         means = (mean(f"estimate_{k}", n_sampled) for k in ESTIMATES)
         estimate = Estimate(sampler, f"kl_{sampler}_{other}", n_sampled, *means)
     return DiffRow(
@@ -308,48 +265,3 @@ def row_of(
         estimate=estimate,
         confidence=(),
     )
-
-
-ESTIMATES = ("k1", "k3", "topk")
-
-
-def confidence_of(
-    clusters: Clusters, alphas: Sequence[float], n_replicates: int
-) -> list[tuple[str, Confidence]]:
-    """Confidence limits of every measure of a gap in one group, by name, within the range of the measure.
-
-    Branches of a conversation share tokens, so that they are drawn together.
-
-    Args:
-        clusters: Sums of `kept_names`.
-        alphas: Weights of the teacher.
-        n_replicates: Of the bootstrap.
-    """
-    starts, at = [], 0
-    for _, branches in groupby(clusters.names, key=lambda name: name[0]):
-        starts.append(at)
-        at += sum(1 for _ in branches)
-    if not starts:
-        return []
-    columns = dict(zip(kept_names(alphas), np.add.reduceat(clusters.sums, starts, axis=0).T, strict=True))
-    n_tokens = np.add.reduceat(clusters.n_tokens, starts)
-    names = [*POINTS, *(name.removesuffix(".lower") for name in columns if name.endswith(".lower"))]
-    lower = np.stack([columns[name if name in POINTS else f"{name}.lower"] for name in names])
-    upper = np.stack([columns[name if name in POINTS else f"{name}.upper"] for name in names])
-    for name in _UNBOUNDED:
-        upper[names.index(name), columns[f"n_unbounded_{name}"] > 0] = np.inf
-    found = clustered_confidence(names, lower, n_tokens, upper, n_replicates=n_replicates)
-    possible = ranges(alphas)
-    return [
-        (name, _within(each, *possible[name]) if name in possible else each)
-        for name, each in zip(names, found, strict=True)
-    ]
-
-
-def _within(limits: Confidence, least: float, largest: float) -> Confidence:
-    """The limits, cut to what is possible; where conversations set none, that is the limit."""
-    if limits.n_conversations < 2:
-        return limits
-    lower = least if limits.lower is None else max(least, limits.lower)
-    upper = largest if limits.upper is None else min(largest, limits.upper)
-    return limits._replace(lower=lower, upper=finite(upper))

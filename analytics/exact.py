@@ -14,10 +14,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tokscore.analytics.comparison import scored_vocab_size
+from tokscore.analytics.confidence import MAX_CONFIDENT_GROUPS, NamedConfidence, confidence_of_means
 from tokscore.analytics.divergence import check_alpha
 from tokscore.analytics.groups import Grouping, GroupKey, group_order, metadata_value, parse_group_by
-from tokscore.analytics.measures import MEANINGS, meaning
+from tokscore.analytics.measures import MEANINGS, meaning, ranges
+from tokscore.analytics.multiplicity import replicates_for
 from tokscore.analytics.pairing import PairBatch, Pairing
+from tokscore.analytics.reduction import Clusters
 from tokscore.analytics.totals import ExactTotals
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.parts import temporary_name
@@ -28,6 +31,7 @@ from tokscore.scoring.engine import TokenSequence
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tokscore.analytics.overlap import FloatArray
     from tokscore.scoring.exact import ExactTokens
 
     Measure = Callable[[Iterable[TokenSequence]], Iterator[tuple[int, ExactTokens]]]
@@ -168,17 +172,26 @@ class ExactRow:
         n_tokens: Tokens compared.
         n_infinite: Tokens with an infinite KL, by the name of the KL; its mean is None then.
         values: Means by the names in `VALUES` and of each `gjs_ALPHA`.
+        confidence: Of every divergence; empty without tokens, and where groups are narrow or many.
     """
 
     group: GroupKey
     n_tokens: int
     n_infinite: Mapping[str, int]
     values: Mapping[str, float | None]
+    confidence: tuple[NamedConfidence, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
         counts = {f"{name}_n_infinite": n for name, n in self.n_infinite.items()}
-        return {"group": self.group, "n_tokens": self.n_tokens, **self.values, **counts}
+        confidence = {each.name: each.to_dict() for each in self.confidence}
+        return {
+            "group": self.group,
+            "n_tokens": self.n_tokens,
+            **self.values,
+            **counts,
+            "confidence": confidence,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +246,7 @@ def exact_report(
     file = pq.ParquetFile(path)
     names = tuple(name for name in file.schema_arrow.names if name in VALUES or name.startswith("gjs_"))
     groups: dict[GroupKey, _Means] = {}
-    total = _Means(names)
+    total = _Means(names, with_conversations=True)
     for index in range(file.num_row_groups):
         rows = pl.DataFrame(file.read_row_group(index))
         conversation = rows["conversation_id"][0], rows["branch"][0]
@@ -242,15 +255,22 @@ def exact_report(
         )
         sums = rows.group_by(grouping.names, maintain_order=True).agg(_aggregates(names))
         for *values, n_tokens, summed, infinite in sums.iter_rows():
-            group = groups.setdefault(grouping.key(values), _Means(names))
-            group.add(n_tokens, summed.values(), infinite.values())
+            key = grouping.key(values)
+            if key not in groups:
+                groups[key] = _Means(names, with_conversations=not grouping.is_narrow)
+            groups[key].add(conversation, n_tokens, summed.values(), infinite.values())
         n_tokens, summed, infinite = rows.select(_aggregates(names)).row(0)
-        total.add(n_tokens, summed.values(), infinite.values())
+        total.add(conversation, n_tokens, summed.values(), infinite.values())
+    alphas = [float(name.removeprefix("gjs_")) for name in names if name.startswith("gjs_")]
+    n_replicates = replicates_for(len(groups))
     return ExactReport(
         grouping,
         names,
-        tuple(groups[key].row(key) for key in sorted(groups, key=group_order)),
-        total.row(None),
+        tuple(
+            groups[key].row(key, alphas, None if len(groups) > MAX_CONFIDENT_GROUPS else n_replicates)
+            for key in sorted(groups, key=group_order)
+        ),
+        total.row(None, alphas, n_replicates),
         *(scored_vocab_size(dataset) for dataset in datasets),
     )
 
@@ -276,24 +296,47 @@ def _metadata(dataset: Dataset, by: Grouping) -> dict[str, dict[tuple[str, int],
 
 
 class _Means:
-    """Running sums of one group."""
+    """Running sums of one group, and where confidence is wanted those of every conversation."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], *, with_conversations: bool) -> None:
         self._names = names
         self._sums = ExactTotals(len(names))
         self._n_infinite = [0] * len(names)
         self._n_tokens = 0
+        self._with_conversations = with_conversations
+        self._conversations: list[tuple[str, int]] = []
+        self._rows: list[FloatArray] = []
+        self._lengths: list[int] = []
 
-    def add(self, n_tokens: int, sums: Iterable[float], infinite: Iterable[int]) -> None:
+    def add(
+        self, conversation: tuple[str, int], n_tokens: int, sums: Iterable[float], infinite: Iterable[int]
+    ) -> None:
         """Add the tokens of one conversation."""
+        row, n_infinite = np.array(list(sums), np.float64), list(infinite)
         self._n_tokens += n_tokens
-        self._sums.add(np.array([list(sums)], np.float64), np.zeros(1, np.int64))
-        self._n_infinite = [mine + n for mine, n in zip(self._n_infinite, infinite, strict=True)]
+        self._sums.add(row[None], np.zeros(1, np.int64))
+        self._n_infinite = [mine + n for mine, n in zip(self._n_infinite, n_infinite, strict=True)]
+        if self._with_conversations:
+            self._conversations.append(conversation)
+            self._rows.append(np.where(np.array(n_infinite) > 0, np.inf, row))
+            self._lengths.append(n_tokens)
 
-    def row(self, group: GroupKey) -> ExactRow:
+    def row(self, group: GroupKey, alphas: Sequence[float], n_replicates: int | None) -> ExactRow:
+        """The means, with confidence limits from so many replicates."""
         infinite = dict(zip(self._names, self._n_infinite, strict=True))
         values = {
             name: None if infinite[name] or not self._n_tokens else total / self._n_tokens
             for name, total in zip(self._names, self._sums.value(0), strict=True)
         }
-        return ExactRow(group, self._n_tokens, {name: infinite[name] for name in _KLS}, values)
+        confidence: tuple[NamedConfidence, ...] = ()
+        if n_replicates is not None and self._conversations:
+            measured = [index for index, name in enumerate(self._names) if name in ranges(alphas)]
+            order = sorted(range(len(self._conversations)), key=self._conversations.__getitem__)
+            clusters = Clusters(
+                [self._conversations[index] for index in order],
+                np.stack(self._rows)[order][:, measured],
+                np.array(self._lengths, np.int64)[order],
+            )
+            names = [self._names[index] for index in measured]
+            confidence = confidence_of_means(names, clusters, alphas, n_replicates)
+        return ExactRow(group, self._n_tokens, {name: infinite[name] for name in _KLS}, values, confidence)

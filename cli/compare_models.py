@@ -284,6 +284,7 @@ def _spec(side: str, model: str | None, manifest: Manifest) -> EngineSpec:
 def print_exact(report: ExactReport, form: Format) -> None:
     """Print the means of every group."""
     from tokscore.analytics import group_label
+    from tokscore.cli.diff_report import shown_limits
 
     columns = [
         Column("group", report.by.value),
@@ -293,6 +294,22 @@ def print_exact(report: ExactReport, form: Format) -> None:
     named = [*((group_label(row.group, report.by), row) for row in report.groups), ("(all)", report.total)]
     rows = [{**row.to_dict(), "group": label} for label, row in named]
     print_rows(columns, rows, form, title="Exact, over the whole vocabulary (mean per token in nats)")
+    limits = [
+        {
+            "group": label,
+            "n_conversations": row.confidence[0].n_conversations,
+            **{each.name: shown_limits(each.lower, each.upper) for each in row.confidence},
+        }
+        for label, row in named
+        if any(each.lower is not None for each in row.confidence)
+    ]
+    if limits:
+        columns = [
+            columns[0],
+            Column("n_conversations", "conversations"),
+            *(column for column in columns if column.key in limits[0]),
+        ]
+        print_rows(columns, limits, form, title="Exact, 95 % confidence from resampling conversations")
 
 
 def note_infinite(report: ExactReport) -> None:

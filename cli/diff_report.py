@@ -27,22 +27,37 @@ _OFF_POLICY = (
     Column("clipped_high", "above 1.2"),
     Column("sequence_ess", "ESS of sequences"),
 )
+_NOISE = (
+    Column("noise_floor.mean", "noise, mean |log-ratio|", 6),
+    Column("noise_floor.p99", "noise, p99", 6),
+)
 _SHOWN_TEXT = 60
+
+
+_CONFIDENCE = "95 % confidence, from resampling conversations"
 
 
 def print_report(report: DiffReport, form: Format) -> None:
     """Print a comparison as tables or CSV."""
     rows = [*zip(_labels(report), report.groups, strict=True), (_all_label(report), report.total)]
+    floor = report.noise_floor
+    # One value, beside the gaps of every group.
+    noise_floor: dict[str, Cell] = {}
+    if floor is not None:
+        noise_floor = {f"noise_floor.{name}": value for name, value in floor._asdict().items()}
     if form is Format.CSV:
         # In CSV an upper limit that is not there is empty, and so is what a group does not have.
         flat = [row.flat() for _, row in rows]
         keys = list(dict.fromkeys(key for values in flat for key in values))
-        columns = [Column("group", "group"), *(Column(key, key) for key in keys)]
+        columns = [Column("group", "group"), *(Column(key, key) for key in (*keys, *noise_floor))]
         names = [", ".join(label.values()) for label, _ in rows]
         blank: dict[str, Cell] = dict.fromkeys(keys)
         print_rows(
             columns,
-            [{"group": name, **blank, **values} for name, values in zip(names, flat, strict=True)],
+            [
+                {"group": name, **blank, **values, **noise_floor}
+                for name, values in zip(names, flat, strict=True)
+            ],
             form,
         )
         return
@@ -50,9 +65,10 @@ def print_report(report: DiffReport, form: Format) -> None:
     print_rows(
         [*by, *_divergence_columns(report)], [{**label, **_divergences(row)} for label, row in rows], form
     )
-    further = [{**label, **_divergences(row), **_realised(row)} for label, row in rows]
+    further = [{**label, **_divergences(row), **_realised(row), **noise_floor} for label, row in rows]
     print_rows([*by, *_further_columns(report)], further, form, title="Further measures")
-    realised = (Column("log_ratio", "logprob T-S"), Column("delta_p", "p T-S"), *_OFF_POLICY)
+    noise = [] if report.noise_floor is None else _NOISE
+    realised = (Column("log_ratio", "logprob T-S"), Column("delta_p", "p T-S"), *noise, *_OFF_POLICY)
     print_rows([*by, *realised], further, form, title="Realised tokens")
     _print_confidence(report, rows)
     _print_estimates(report, rows)
@@ -61,8 +77,7 @@ def print_report(report: DiffReport, form: Format) -> None:
         "Divergences: mean per token in nats, [lower, upper]; 'unbounded' where the top-k lists set no upper "
         "limit. Ratios are teacher / student of realised tokens."
     )
-    if report.noise_floor is not None:
-        floor = report.noise_floor
+    if floor is not None:
         note(
             f"noise floor of the engine: log-ratios of {floor.mean:.2g} on average, {floor.p99:.2g} at the "
             f"99th percentile, {floor.max:.2g} at most are no difference."
@@ -152,10 +167,14 @@ def _divergences(row: DiffRow) -> dict[str, Cell]:
 
 
 def _shown(interval: Interval) -> str:
-    if interval.lower is None:
+    return shown_limits(interval.lower, interval.upper)
+
+
+def shown_limits(lower: float | None, upper: float | None) -> str:
+    """An interval; without a lower limit there is none at all."""
+    if lower is None:
         return "-"
-    upper = "unbounded" if interval.upper is None else f"{interval.upper:.4f}"
-    return f"[{interval.lower:.4f}, {upper}]"
+    return f"[{lower:.4f}, {'unbounded' if upper is None else f'{upper:.4f}'}]"
 
 
 def _realised(row: DiffRow) -> dict[str, Cell]:
@@ -196,9 +215,7 @@ def _print_confidence(report: DiffReport, rows: Sequence[tuple[dict[str, str], D
         line: dict[str, Cell] = {**label, "n_conversations": found[gjs].n_conversations}
         for name in ("log_ratio", gjs):
             low, high = found[name].lower, found[name].upper
-            line[name] = (
-                "-" if low is None else f"[{low:.4f}, {'unbounded' if high is None else f'{high:.4f}'}]"
-            )
+            line[name] = shown_limits(low, high)
         line["adjusted_p"] = found["log_ratio"].adjusted_p_value
         shown.append(line)
     if not shown:
@@ -210,7 +227,7 @@ def _print_confidence(report: DiffReport, rows: Sequence[tuple[dict[str, str], D
         Column("adjusted_p", "adjusted p"),
         Column(gjs, f"GJS {report.alpha:g}"),
     )
-    print_rows(columns, shown, Format.TABLE, title="95 % confidence, from resampling conversations")
+    print_rows(columns, shown, Format.TABLE, title=_CONFIDENCE)
 
 
 def _print_estimates(report: DiffReport, rows: Sequence[tuple[dict[str, str], DiffRow]]) -> None:
@@ -222,10 +239,17 @@ def _print_estimates(report: DiffReport, rows: Sequence[tuple[dict[str, str], Di
         Column("k1", "k1"),
         Column("k3", "k3"),
         Column("topk", "top-k, Rao-Blackwell"),
+        *(Column(f"{name}_limits", f"{name}, 95 %") for name in ("k1", "k3", "topk")),
     )
-    shown: list[dict[str, Cell]] = [
-        {**label, **row.estimate._asdict()} for label, row in rows if row.estimate is not None
-    ]
+    shown: list[dict[str, Cell]] = []
+    for label, row in rows:
+        if row.estimate is None:
+            continue
+        limits = {
+            f"{each.name.removeprefix('estimate_')}_limits": shown_limits(each.lower, each.upper)
+            for each in row.confidence
+        }
+        shown.append({**label, **row.estimate._asdict(), **limits})
     estimate = report.total.estimate
     print_rows(
         columns,

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from page_text import NOTICE, UndocumentedError, attributes, table
 
-from tokscore.analytics.diff_rows import DiffRow, Estimate, Interval, Mixture, NamedConfidence
+from tokscore.analytics.confidence import NamedConfidence
+from tokscore.analytics.diff_rows import DiffRow, Estimate, Interval, Mixture
 from tokscore.analytics.diff_tables import token_schema
 from tokscore.analytics.exact import exact_schema
 from tokscore.analytics.groups import parse_group_by

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
@@ -40,23 +42,35 @@ def kl(log_p: NDArray[np.float64], log_q: NDArray[np.float64]) -> NDArray[np.flo
     return total
 
 
-def test_whole_vocabularies_give_the_exact_means(
-    teacher: list[Any], student: list[Any], write_dataset: Make
+def test_whole_vocabularies_give_the_exact_value_of_every_token(
+    teacher: list[Any], student: list[Any], write_dataset: Make, tmp_path: Path
 ) -> None:
-    report = diff(write_dataset(teacher, top_k=50), write_dataset(student, top_k=50), alpha=0.3)
+    sides = write_dataset(teacher, top_k=50), write_dataset(student, top_k=50)
+    report = diff(*sides, alpha=0.3, out=tmp_path / "out")
+    rows = pl.read_parquet(tmp_path / "out/tokens.parquet")
     log_p = np.concatenate([scored.logprobs[1:] for scored in teacher])
     log_q = np.concatenate([scored.logprobs[1:] for scored in student])
     log_m = np.log(0.3 * np.exp(log_p) + 0.7 * np.exp(log_q))
-    total = report.total
-    exact = kl(log_p, log_q), kl(log_q, log_p), 0.3 * kl(log_p, log_m) + 0.7 * kl(log_q, log_m)
-    for interval, values in zip(
-        (total.kl_teacher_student, total.kl_student_teacher, total.gjs), exact, strict=True
-    ):
-        assert interval.upper is not None
-        assert interval.lower is not None
-        assert interval.lower <= values.mean() <= interval.upper
-        assert interval.upper - interval.lower < 2e-4
-    assert total.unresolved == pytest.approx(0.0, abs=1e-6)
+    exact = {
+        "kl_teacher_student": kl(log_p, log_q),
+        "kl_student_teacher": kl(log_q, log_p),
+        "gjs_0.3": 0.3 * kl(log_p, log_m) + 0.7 * kl(log_q, log_m),
+        "skew_kl_0.3": kl(log_p, log_m),
+        "total_variation": np.abs(np.exp(log_p) - np.exp(log_q)).sum(axis=1) / 2,
+        "entropy_teacher": -(np.exp(log_p) * log_p).sum(axis=1),
+    }
+    for name, values in exact.items():
+        mean = report.total.intervals()[name]
+        assert mean.lower is not None
+        assert mean.upper is not None
+        assert mean.lower <= values.mean() <= mean.upper
+        lower, upper = rows[f"{name}_lower"].to_numpy(), rows[f"{name}_upper"].to_numpy()
+        assert (lower <= values).all()
+        assert (values <= upper).all()
+        # The logprobs are float32.
+        np.testing.assert_allclose(lower, values, atol=1e-5)
+        np.testing.assert_allclose(upper, values, atol=1e-5)
+    assert report.total.unresolved == pytest.approx(0.0, abs=1e-6)
 
 
 def test_means_of_a_group_are_those_of_its_tokens(

@@ -20,9 +20,7 @@ from typer.testing import CliRunner
 
 from tokscore.analytics import breaches, mismatch, parse_gate, parse_group_by
 from tokscore.analytics import diff_report as diff
-from tokscore.analytics.diff_rows import confidence_of, kept_names
 from tokscore.analytics.off_policy import effective_sample_size
-from tokscore.analytics.reduction import Clusters
 from tokscore.cli.main import app
 from tokscore.rendering.errors import InputError, UsageError
 
@@ -116,45 +114,6 @@ def test_fault_52_the_effective_sample_size_is_pooled_over_conversations(
     off = diff(side(-1.0, -1.0), side(-1.0, -1.0 - math.log(2))).total.off_policy
     assert off.effective_sample_size == pytest.approx(0.9, abs=1e-7)
     assert off.mean_ratio == pytest.approx(1.5, abs=1e-6)
-
-
-def test_confidence_limits_enclose_the_interval_of_means(both: Both) -> None:
-    total = diff(*both.paths).total
-    found = {each.name: each for each in total.confidence}
-    assert found["gjs_0.5"].n_conversations == 9
-    assert found["gjs_0.5"].is_rough
-    assert found["gjs_0.5"].lower < total.gjs.lower < total.gjs.upper < found["gjs_0.5"].upper  # type: ignore[operator]
-    assert found["kl_teacher_student"].upper is None
-
-
-def test_confidence_limits_stay_in_the_range_of_the_measure() -> None:
-    names = kept_names([0.2])
-    sums = np.zeros((20, len(names)))
-    largest = {
-        "total_variation": 1.0,
-        "gjs_0.2": -0.2 * math.log(0.2) - 0.8 * math.log(0.8),
-        "skew_kl_0.2": math.log(5),
-    }
-
-    def limits(share: float) -> dict[str, tuple[float | None, float | None]]:
-        # One conversation unlike the others leaves limits beyond the end of the range.
-        for index, name in enumerate(names):
-            measure = name.removesuffix(".lower").removesuffix(".upper")
-            sums[:, index] = 10 * largest.get(measure, 1.0) * np.r_[np.full(19, share), 0.5]
-        clusters = Clusters([(str(i), 0) for i in range(20)], sums, np.full(20, 10))
-        return {name: each[:2] for name, each in confidence_of(clusters, [0.2], 999)}
-
-    low, high = limits(1e-4), limits(1.0)
-    assert low["log_ratio"][0] < 0  # type: ignore[operator]
-    assert [low[name][0] for name in (*largest, "kl_teacher_student")] == [0.0] * 4
-    assert [high[name][1] for name in largest] == pytest.approx(list(largest.values()), rel=1e-15)
-    assert high["log_ratio"][1] > 1  # type: ignore[operator]
-
-
-def test_divergences_have_no_p_values(both: Both) -> None:
-    confidence = diff(*both.paths).to_dict()["total"]["confidence"]  # type: ignore[index]
-    tested = {name for name, limits in confidence.items() if limits.keys() & {"p_value", "adjusted_p_value"}}
-    assert tested == {"log_ratio", "delta_p"} < confidence.keys()
 
 
 def test_estimates_need_a_sampler_and_name_it(both: Both) -> None:

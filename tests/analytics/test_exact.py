@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from tokscore.analytics import TopK, topk_divergences
+from tokscore.analytics import TopK, topk_divergences, topk_limits
 from tokscore.analytics import diff_report as diff
+from tokscore.analytics.bootstrap import clustered_confidence
 from tokscore.analytics.exact import exact_report, write_exact
 from tokscore.cli.main import app
 from tokscore.rendering import ConversationError, open_source
@@ -82,6 +83,14 @@ def full_softmax(teacher: Any, student: Any) -> np.ndarray[Any, Any]:
     return np.stack([value.numpy() for value in values])
 
 
+def exact_skew_kl(teacher: Any, student: Any) -> np.ndarray[Any, Any]:
+    """KL(teacher || mixture) in float64 from two blocks of logits; shape [rows]."""
+    p, q = (torch.log_softmax(logits.double(), dim=-1) for logits in (teacher, student))
+    m = torch.logaddexp(p + np.log(ALPHA), q + np.log1p(-ALPHA))
+    values: np.ndarray[Any, Any] = (p.exp() * (p - m)).sum(-1).numpy()
+    return values
+
+
 def stacked(values: ExactTokens) -> np.ndarray[Any, Any]:
     """In the order of `full_softmax`."""
     return np.stack([*values[2:4], values.gjs[0], *values[4:7]])
@@ -100,17 +109,19 @@ def test_every_interval_of_the_examples_contains_the_exact_value(
     for token_ids, (teacher, teacher_logits), (student, student_logits) in zip(
         sequences, teachers, students, strict=True
     ):
-        divergences = topk_divergences(
-            TopK(teacher.top_ids, teacher.top_logprobs, teacher.logprobs),
-            TopK(student.top_ids, student.top_logprobs, student.logprobs),
-            alpha=ALPHA,
-            token_ids=token_ids[1:],
-        )
+        lists = [TopK(side.top_ids, side.top_logprobs, side.logprobs) for side in (teacher, student)]
+        divergences = topk_divergences(*lists, alpha=ALPHA, token_ids=token_ids[1:])
         exact = exact_divergences(
             teacher_logits, student_logits, torch.from_numpy(token_ids[1:].astype(np.int64)), alphas=(ALPHA,)
         )
         values = (exact.kl_teacher_student, exact.kl_student_teacher, exact.gjs[0])
-        for value, bounds in zip(values, divergences, strict=True):
+        limits = topk_limits(*lists, alphas=[ALPHA], token_ids=token_ids[1:])
+        more = (exact.total_variation, exact.teacher_entropy, exact.student_entropy)
+        others = (limits.total_variation, limits.entropy_teacher, limits.entropy_student)
+        skew_kl = exact_skew_kl(teacher_logits, student_logits)
+        for value, bounds in zip(
+            (*values, *more, skew_kl), (*divergences, *others, limits.skew_kl(ALPHA)), strict=True
+        ):
             assert (bounds.lower <= value).all()
             assert (value <= bounds.upper).all()
         assert (divergences.gjs.lower > 0).mean() > 0.9
@@ -174,6 +185,20 @@ def test_means_of_the_table_lie_in_the_intervals(tiny_pair: tuple[Path, Path, Pa
         assert [group.group for group in report.groups] == ["greeting", None]
         assert report.groups[0].values["gjs_0.9"] == pytest.approx(first["gjs_0.9"].mean(), abs=1e-12)
     if by == "role":
+        total = {each.name: each for each in report.total.confidence}
+        sums = rows.group_by("conversation_id", maintain_order=True).agg(pl.len(), pl.col("gjs_0.1").sum())
+        [expected] = clustered_confidence(
+            ["gjs"], sums["gjs_0.1"].to_numpy()[None], sums["len"].to_numpy().astype(np.int64)
+        )
+        assert total["gjs_0.1"][1:3] == pytest.approx((max(expected.lower, 0.0), expected.upper))
+        assert total["gjs_0.1"].is_rough
+        assert total.keys() == {
+            "kl_teacher_student",
+            "kl_student_teacher",
+            "total_variation",
+            "gjs_0.1",
+            "gjs_0.9",
+        }
         for group, bounds in zip(report.groups, diff(teacher, student, alpha=0.1).groups, strict=True):
             value = group.values["gjs_0.1"]
             assert group.group == bounds.group
