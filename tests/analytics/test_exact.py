@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 
 from tokscore.analytics import TopK, topk_divergences, topk_limits
 from tokscore.analytics import diff_report as diff
-from tokscore.analytics.bootstrap import clustered_confidence
+from tokscore.analytics.confidence import confidence_of_means
 from tokscore.analytics.exact import exact_report, write_exact
+from tokscore.analytics.reduction import Clusters
 from tokscore.cli.main import app
 from tokscore.rendering import ConversationError, open_source
 from tokscore.scoring import TokenSequence, load_engine, plan_engine
@@ -186,11 +187,15 @@ def test_means_of_the_table_lie_in_the_intervals(tiny_pair: tuple[Path, Path, Pa
         assert report.groups[0].values["gjs_0.9"] == pytest.approx(first["gjs_0.9"].mean(), abs=1e-12)
     if by == "role":
         total = {each.name: each for each in report.total.confidence}
-        sums = rows.group_by("conversation_id", maintain_order=True).agg(pl.len(), pl.col("gjs_0.1").sum())
-        [expected] = clustered_confidence(
-            ["gjs"], sums["gjs_0.1"].to_numpy()[None], sums["len"].to_numpy().astype(np.int64)
+        sums = rows.group_by("conversation_id", maintain_order=True).agg(
+            pl.len().cast(pl.Int64), pl.col("total_variation").sum()
         )
-        assert total["gjs_0.1"][1:3] == pytest.approx((max(expected.lower, 0.0), expected.upper))
+        clusters = Clusters(
+            [("a", 0), ("b", 0)], sums.select("total_variation").to_numpy(), sums["len"].to_numpy()
+        )
+        assert [total["total_variation"]] == list(
+            confidence_of_means(["total_variation"], clusters, [0.1], 999)
+        )
         assert total["gjs_0.1"].is_rough
         assert total.keys() == {
             "kl_teacher_student",
