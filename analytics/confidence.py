@@ -100,7 +100,8 @@ def confidence_of(
     if with_estimates:
         n_estimated = columns[N_ESTIMATED].astype(np.int64)
         estimates = {name: columns[name] for name in ESTIMATE_COLUMNS[1:]}
-        limits += _of_means(estimates, n_estimated, n_replicates, dict.fromkeys(estimates, (0.0, math.inf)))
+        # A KL is never below 0, but what is no estimate of one may be, and should be seen to be.
+        limits += _of_means(estimates, n_estimated, n_replicates, {"estimate_k3": (0.0, math.inf)})
     return limits
 
 
@@ -145,9 +146,11 @@ def _of_means(
     certain = [name for name, column in sums.items() if np.isfinite(column).all()]
     columns = np.stack([sums[name] for name in certain]) if certain else np.zeros((0, len(n_tokens)))
     found = clustered_confidence(certain, columns, n_tokens, n_replicates=n_replicates)
-    limits = dict(zip(certain, found, strict=True))
     none = Confidence(None, None, None, int(np.count_nonzero(n_tokens)))
-    return [(name, _within(limits[name], *possible[name]) if name in limits else none) for name in sums]
+    limits = dict.fromkeys(sums, none)
+    for name, each in zip(certain, found, strict=True):
+        limits[name] = _within(each, *possible[name]) if name in possible else each
+    return list(limits.items())
 
 
 def _within(limits: Confidence, least: float, largest: float) -> Confidence:

@@ -68,7 +68,14 @@ def print_report(report: DiffReport, form: Format) -> None:
     further = [{**label, **_divergences(row), **_realised(row), **noise_floor} for label, row in rows]
     print_rows([*by, *_further_columns(report)], further, form, title="Further measures")
     noise = [] if report.noise_floor is None else _NOISE
-    realised = (Column("log_ratio", "logprob T-S"), Column("delta_p", "p T-S"), *noise, *_OFF_POLICY)
+    first, *others = _OFF_POLICY
+    realised = (
+        Column("log_ratio", "logprob T-S"),
+        Column("delta_p", "p T-S"),
+        first,
+        *noise,
+        *others,
+    )
     print_rows([*by, *realised], further, form, title="Realised tokens")
     _print_confidence(report, rows)
     _print_estimates(report, rows)
@@ -245,10 +252,8 @@ def _print_estimates(report: DiffReport, rows: Sequence[tuple[dict[str, str], Di
     for label, row in rows:
         if row.estimate is None:
             continue
-        limits = {
-            f"{each.name.removeprefix('estimate_')}_limits": shown_limits(each.lower, each.upper)
-            for each in row.confidence
-        }
+        found = {each.name: shown_limits(each.lower, each.upper) for each in row.confidence}
+        limits = {f"{name}_limits": found.get(f"estimate_{name}", "-") for name in ("k1", "k3", "topk")}
         shown.append({**label, **row.estimate._asdict(), **limits})
     estimate = report.total.estimate
     print_rows(
@@ -257,6 +262,12 @@ def _print_estimates(report: DiffReport, rows: Sequence[tuple[dict[str, str], Di
         Format.TABLE,
         title=f"Unbiased estimates of {estimate.direction}, if the {estimate.sampler} sampled these tokens",
     )
+    k1 = {each.name: each for each in report.total.confidence}.get("estimate_k1")
+    if k1 is not None and k1.upper is not None and k1.upper < 0:
+        note(
+            f"warning: k1 is below 0 by more than chance, which no KL is: the {estimate.sampler} did not "
+            "sample these tokens, or not at temperature 1, or with top-k or top-p."
+        )
     if not estimate.n_tokens:
         note("warning: no compared token is known to be sampled (is_sampled), so that there is no estimate.")
 

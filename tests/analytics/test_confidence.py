@@ -7,13 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from numpy.typing import NDArray
+from typer.testing import CliRunner
 
 from tokscore.analytics import diff_report as diff
 from tokscore.analytics.bootstrap import clustered_confidence
 from tokscore.analytics.confidence import confidence_of, confidence_of_means, kept_names
 from tokscore.analytics.reduction import Clusters
+from tokscore.cli.main import app
 
 Make = Callable[..., Any]  # fixtures of conftest.py, which tests cannot import
 FloatArray = NDArray[np.float64]
@@ -107,3 +111,20 @@ def test_branches_of_a_conversation_are_drawn_together_and_infinite_means_have_n
     assert [found[name][1:3] for name in names[:2]] == [each[:2] for each in expected]
     assert found["total_variation"].n_conversations == 15
     assert found["kl_student_teacher"][1:3] == (None, None)
+
+
+def test_a_sampler_that_did_not_sample_the_tokens_is_found_out(
+    conversation: Make, write_dataset: Make
+) -> None:
+    scored = [conversation(f"c{i}", ROLES, seed=i) for i in range(9)]
+
+    def likelier(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
+        return columns | {"logprob": pc.multiply(columns["logprob"], 0.5)}
+
+    teacher, student = write_dataset(scored, top_k=0, columns=likelier), write_dataset(scored, top_k=0)
+    arguments = ["diff", str(teacher), str(student), "--sampled-by"]
+    wrong, right = (CliRunner().invoke(app, [*arguments, side]) for side in ("student", "teacher"))
+    assert (wrong.exit_code, right.exit_code) == (0, 0), wrong.output
+    assert "the student did not sample these tokens" in wrong.stderr
+    assert "did not sample these tokens" not in right.stderr
+    assert "k1, 95 %" in right.stdout

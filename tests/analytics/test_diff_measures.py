@@ -406,6 +406,10 @@ def test_the_noise_floor_stands_beside_the_gaps(both: Both, tmp_path: Path) -> N
     found = run("diff", *both.paths, "--noise-floor", path)
     assert found.exit_code == 0, found.output
     assert "log-ratios of 7e-06 on average, 2e-05 at the 99th percentile, 0.00011 at most" in found.stderr
+    rows = csv.DictReader(
+        io.StringIO(run("diff", *both.paths, "--noise-floor", path, "--format", "csv").stdout)
+    )
+    assert {(row["noise_floor.mean"], row["noise_floor.p99"]) for row in rows} == {("7e-06", "2e-05")}
     path.write_text("{}")
     with pytest.raises(InputError, match="holds no noise floor"):
         diff(*both.paths, noise_floor=path)
