@@ -36,7 +36,7 @@ from tokscore.rendering.manifest import Manifest, ModelIdentity, Part, Tokenizer
 from tokscore.rendering.parts import PartWriter, part_name
 from tokscore.rendering.rendered import ConversationRow, MessageFacts, RenderedConversation, RenderedTokens
 from tokscore.rendering.tables import ROW_GROUP_ROWS, DatasetKind
-from tokscore.scoring.columns import score_columns
+from tokscore.scoring.columns import ScoredTokens, score_columns
 from tokscore.scoring.engine import SequenceScores
 
 VOCAB_SIZE = 151_936
@@ -105,7 +105,7 @@ def write_dataset(root: Path, n_parts: int, token_ids: NDArray[np.int32], lists:
     (root / "manifest.json").write_bytes(manifest.to_json())
     indices = np.concatenate([[-1], np.repeat(np.arange(len(ROLES)), [n for _, n in ROLES])]).astype(np.int32)
     is_assistant = np.array([i >= 0 and ROLES[i][0] == "assistant" for i in indices])
-    with PartWriter(root, manifest, 0) as writer:
+    with PartWriter(root, manifest, 0, score_columns) as writer:
         for line, start in enumerate(range(0, ROW_GROUP_ROWS, CONVERSATION_TOKENS), 1):
             rows = slice(start + 1, start + CONVERSATION_TOKENS)
             tokens = RenderedTokens(
@@ -125,7 +125,7 @@ def write_dataset(root: Path, n_parts: int, token_ids: NDArray[np.int32], lists:
                 None,
             )
             row = ConversationRow(f"conversation-{line}", 0, "conversations.jsonl", line)
-            writer.add(RenderedConversation(row, tokens), score_columns(scores, CONVERSATION_TOKENS))
+            writer.add(RenderedConversation(row, tokens), ScoredTokens(CONVERSATION_TOKENS, scores))
         writer.finish()
     for index in range(1, n_parts):
         for table in ("spans", "messages", "conversations", "scores"):

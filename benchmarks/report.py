@@ -25,7 +25,7 @@ from tokscore.rendering.manifest import Manifest, ModelIdentity, Part, Tokenizer
 from tokscore.rendering.parts import PartWriter
 from tokscore.rendering.rendered import ConversationRow, MessageFacts, RenderedConversation, RenderedTokens
 from tokscore.rendering.tables import VOCABULARY, DatasetKind
-from tokscore.scoring.columns import score_columns
+from tokscore.scoring.columns import ScoredTokens, score_columns
 from tokscore.scoring.engine import SequenceScores
 
 VOCAB_SIZE = 50_000
@@ -49,14 +49,14 @@ def write_dataset(root: Path, lengths: list[int], model: str, seed: int) -> None
     texts = [f" w{i}" if i % 13 else f"w{i}\n" for i in range(VOCAB_SIZE)]
     rows = [list(range(VOCAB_SIZE)), texts, [text.encode() for text in texts]]
     pq.write_table(pa.table(rows, schema=VOCABULARY), root / "vocab.parquet")
-    with PartWriter(root, manifest, 0) as writer:
+    with PartWriter(root, manifest, 0, score_columns) as writer:
         for line, n in enumerate(lengths, 1):
             row = ConversationRow(f"conversation-{line}", 0, "convs.jsonl", line)
             tokens, ids = make_tokens(n, line)
             # The longest is the most divergent, so that it is kept.
             noise = 0.9 if line == 1 else 0.3
             scores = make_scores(tokens.token_ids, ids, np.random.default_rng([line, seed]), noise)
-            writer.add(RenderedConversation(row, tokens), score_columns(scores, n))
+            writer.add(RenderedConversation(row, tokens), ScoredTokens(n, scores))
         writer.finish()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -21,6 +23,8 @@ from tokscore.rendering.tables import CONVERSATIONS, MESSAGES, ROW_GROUP_ROWS, S
 
 _FLOATS = ("logprob", "entropy", "recorded_logprob", "top_logprobs.list.element")
 _SPLIT = (*_FLOATS, "top_ids.list.element")
+# Makes the score columns of some conversations from what was given with each (Any: what the caller likes).
+ScoreColumns = Callable[[Sequence[Any]], Mapping[str, pa.ChunkedArray]]
 # What a line of errors/ holds of a `FailedConversation`; the rest is for the run that met it.
 ERROR_FIELDS = ("conversation_id", "source_file", "source_line", "path", "reason")
 
@@ -147,8 +151,19 @@ class PartWriter:
     Use it as a context manager: leaving it without `finish` removes what was written.
     """
 
-    def __init__(self, root: Path, manifest: Manifest, index: int) -> None:
+    def __init__(
+        self, root: Path, manifest: Manifest, index: int, score_columns: ScoreColumns | None = None
+    ) -> None:
+        """Write part `index` of the dataset in `root`.
+
+        Args:
+            root: The dataset.
+            manifest: Its manifest.
+            index: Of the part.
+            score_columns: For a score dataset; a thread calls it with some of what `add` took, in order.
+        """
         metadata = manifest.parquet_metadata()
+        self._score_columns = score_columns
         self._index = index
         self._kind = manifest.kind
         self._errors_path = root / "errors" / part_name(index, "jsonl")
@@ -158,8 +173,10 @@ class PartWriter:
         self._messages = _TableFile(root / "messages" / part_name(index), MESSAGES, metadata)
         self._conversations = _TableFile(root / "conversations" / part_name(index), CONVERSATIONS, metadata)
         self._tokens = _TableFile(root / manifest.kind.value / part_name(index), self._schema, metadata)
-        self._waiting: list[tuple[RenderedConversation, dict[str, pa.Array] | None]] = []
+        self._waiting: list[tuple[RenderedConversation, object]] = []
         self._n_waiting = self._n_rows = 0
+        self._thread = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None
         self._finished = False
 
     @property
@@ -185,6 +202,8 @@ class PartWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        # What the thread writes to may not be closed under it.
+        self._thread.shutdown()
         if not self._finished:
             self._discard()
 
@@ -192,12 +211,15 @@ class PartWriter:
         """List a conversation among the errors of this part."""
         self._failures.append(failure)
 
-    def add(self, conversation: RenderedConversation, scores: dict[str, pa.Array] | None = None) -> None:
-        """Append one conversation; rows are made a row group at a time.
+    def add(self, conversation: RenderedConversation, scores: object = None) -> None:
+        """Append one conversation; a thread makes and writes the rows, a row group at a time.
 
         Args:
             conversation: Its tokens and what is known of it.
-            scores: The score columns by name, each of length [tokens]; only for score datasets.
+            scores: What `score_columns` makes its columns of.
+
+        Raises:
+            OSError: Rows that were appended before could not be written.
         """
         self._waiting.append((conversation, scores))
         self._n_waiting += len(conversation.tokens)
@@ -205,20 +227,28 @@ class PartWriter:
             self._flush()
 
     def _flush(self) -> None:
-        if not self._waiting:
-            return
-        conversations = [conversation for conversation, _ in self._waiting]
-        tables = make_tables(conversations, part=self._index, first_row=self._n_rows)
+        """Have the thread write what waits, when it is done with what it had before."""
+        self._settle()
+        if self._waiting:
+            self._writing = self._thread.submit(self._write_rows, self._waiting, self._n_rows)
+            self._n_rows += self._n_waiting
+            self._waiting, self._n_waiting = [], 0
+
+    def _settle(self) -> None:
+        if self._writing is not None:
+            self._writing.result()
+            self._writing = None
+
+    def _write_rows(self, waiting: Sequence[tuple[RenderedConversation, object]], first_row: int) -> None:
+        conversations = [conversation for conversation, _ in waiting]
+        tables = make_tables(conversations, part=self._index, first_row=first_row)
         columns = tables.tokens
-        score_names = self._schema.names[len(columns) :]
-        for name in score_names:
-            columns[name] = pa.chunked_array([scores[name] for _, scores in self._waiting if scores])
+        if self._score_columns is not None:
+            columns |= self._score_columns([scores for _, scores in waiting])
         self._tokens.append(pa.table([columns[name] for name in self._schema.names], schema=self._schema))
         self._spans.append(tables.spans)
         self._messages.append(tables.messages)
         self._conversations.append(tables.conversations)
-        self._n_rows += self._n_waiting
-        self._waiting, self._n_waiting = [], 0
 
     def describe(self, metadata: dict[str, str]) -> None:
         """Add key-value metadata to the token table."""
@@ -227,6 +257,7 @@ class PartWriter:
     def finish(self) -> None:
         """Flush and rename all files; the token table, last, marks the part done."""
         self._flush()
+        self._settle()
         lines = b"".join(_failure_line(failure) for failure in self._failures)
         self._errors_path.parent.mkdir(parents=True, exist_ok=True)
         write_file(self._errors_path, lines)

@@ -24,7 +24,7 @@ from tokscore.rendering.rendered import FailedConversation, RenderedConversation
 from tokscore.rendering.run import OnError
 from tokscore.rendering.tables import DatasetKind
 from tokscore.scoring import dedupe
-from tokscore.scoring.columns import score_columns
+from tokscore.scoring.columns import ScoredTokens, score_columns
 from tokscore.scoring.engine import SequenceScores, TokenSequence, check_scores, windows
 from tokscore.scoring.estimates import RATE_KEY
 from tokscore.scoring.planning import RunPlan, failure, plan_run
@@ -64,7 +64,7 @@ class ScoreSummary(NamedTuple):
         load_s: Seconds that the engine took to start.
         engine_s: Seconds inside the engine after that.
         other_s: Seconds outside: reading or rendering, planning, and writing.
-        write_s: Of these, writing.
+        write_s: Of these, writing, less what a thread wrote meanwhile.
     """
 
     n_conversations: int
@@ -140,7 +140,7 @@ def score(
                 manifest = run.start(plan, out, manifest, tell)
                 progress(0, plan.n_tokens)
                 for part in parts:
-                    with PartWriter(out, manifest, part.index) as writer:
+                    with PartWriter(out, manifest, part.index, score_columns) as writer:
                         for _ in run.score_part(spool.read(part.index), writer):
                             progress(run.n_done, plan.n_tokens)
                         with run.writing_clock:
@@ -340,12 +340,11 @@ class _Run:
             self.n_failed += 1
             return
         n_tokens = len(item.tokens)
-        if sequence is None or not isinstance(outcome, SequenceScores):
-            columns = score_columns(None, n_tokens)
-        else:
-            columns = score_columns(outcome, n_tokens, sequence.wanted)
+        scored = ScoredTokens(n_tokens, None)
+        if sequence is not None and isinstance(outcome, SequenceScores):
+            scored = ScoredTokens(n_tokens, outcome, sequence.wanted)
             self.n_scored += sequence.n_rows
-        writer.add(item, columns)
+        writer.add(item, scored)
         self.n_conversations += 1
         self.n_tokens += n_tokens
 

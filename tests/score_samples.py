@@ -15,7 +15,7 @@ from tokscore.rendering.manifest import Manifest, ModelIdentity, Part, Tokenizer
 from tokscore.rendering.parts import PartWriter
 from tokscore.rendering.rendered import ConversationRow, MessageFacts, RenderedConversation, RenderedTokens
 from tokscore.rendering.tables import VOCABULARY, DatasetKind
-from tokscore.scoring.columns import score_columns
+from tokscore.scoring.columns import ScoredTokens, score_columns
 from tokscore.scoring.engine import SequenceScores
 
 TEXTS: tuple[bytes, ...] = (
@@ -70,12 +70,12 @@ def write_scores(
     root.mkdir(parents=True)
     (root / "manifest.json").write_bytes(manifest.to_json())
     pq.write_table(_vocabulary(texts), root / "vocab.parquet")
-    with PartWriter(root, manifest, 0) as writer:
+    with PartWriter(root, manifest, 0, score_columns) as writer:
         for line, sample in enumerate(starmap(Sample, samples), 1):
             row = ConversationRow(sample.conversation_id, sample.branch, "convs.jsonl", line)
             tokens = _tokens(sample)
             scores = _scores(tokens.token_ids, len(texts), noise, seed, top_k)
-            writer.add(RenderedConversation(row, tokens), score_columns(scores, len(tokens)))
+            writer.add(RenderedConversation(row, tokens), ScoredTokens(len(tokens), scores))
         writer.finish()
     return root
 

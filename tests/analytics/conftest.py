@@ -96,6 +96,7 @@ def write_dataset(tmp_path: Path) -> WriteDataset:
         columns: Callable[[dict[str, pa.Array]], dict[str, pa.Array]] = lambda scores: scores,
     ) -> Path:
         nonlocal written
+        score_columns = _joined if kind is DatasetKind.SCORES else None
         root = tmp_path / f"dataset{written}"
         written += 1
         parts = [Part(index, 0, index, index + 1, 1) for index in range(n_parts)]
@@ -103,13 +104,15 @@ def write_dataset(tmp_path: Path) -> WriteDataset:
         root.mkdir()
         (root / "manifest.json").write_bytes(manifest.to_json())
         for part in parts:
-            with PartWriter(root, manifest, part.index) as writer:
+            with PartWriter(root, manifest, part.index, score_columns) as writer:
                 for line, scored in enumerate(conversations[part.index :: n_parts], 1):
                     name = scored.conversation_id
                     row = ConversationRow(
                         name, scored.branch, "conversations.jsonl", line, metadata=scored.metadata
                     )
-                    scores = columns(_score_columns(scored, top_k)) if kind is DatasetKind.SCORES else None
+                    scores = None
+                    if kind is DatasetKind.SCORES:
+                        scores = columns(_score_columns(scored, top_k))
                     writer.add(RenderedConversation(row, _tokens(scored)), scores)
                 for line in range(n_failed):
                     writer.fail(FailedConversation("", "conversations.jsonl", line, "$", "empty"))
@@ -156,6 +159,10 @@ def _tokens(scored: Scored) -> RenderedTokens:
         sources=("template", "content"),
         messages=tuple(MessageFacts(role) for role, _ in scored.messages),
     )
+
+
+def _joined(columns: Sequence[dict[str, pa.Array]]) -> dict[str, pa.ChunkedArray]:
+    return {name: pa.chunked_array([each[name] for each in columns]) for name in columns[0]}
 
 
 def _score_columns(scored: Scored, top_k: int) -> dict[str, pa.Array]:

@@ -6,9 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from tokscore.rendering.parts import remove_abandoned, temporary_name
+from tokscore.rendering.manifest import Manifest, Part, TokenizerIdentity
+from tokscore.rendering.parts import PartWriter, remove_abandoned, temporary_name
+from tokscore.rendering.rendered import ConversationRow, RenderedConversation, RenderedTokens
+from tokscore.rendering.tables import DatasetKind
 
 NAMING = (
     "import sys, pathlib, tokscore.rendering.parts as p; print(p.temporary_name(pathlib.Path(sys.argv[1])))"
@@ -31,3 +36,37 @@ def test_only_files_of_ended_processes_that_can_be_seen_are_removed(tmp_path: Pa
         each.touch()
     remove_abandoned(tmp_path)
     assert {*tmp_path.iterdir()} == {in_container, own}
+
+
+def test_what_fails_while_rows_are_written_ends_the_part_without_a_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = Manifest(
+        kind=DatasetKind.SCORES,
+        tokscore_version="0",
+        settings={},
+        tokenizer=TokenizerIdentity("tokenizer", None, "t" * 64, "c" * 64, 9),
+        model=None,
+        inputs=[],
+        parts=[Part(0, 0, 0, 1, 1)],
+    ).sealed()
+    tokens = RenderedTokens(
+        token_ids=np.zeros(3, np.int32),
+        message_indices=np.full(3, -1, np.int32),
+        sampled_mask=np.zeros(3, np.int8),
+        is_content=np.zeros(3, bool),
+        source_codes=np.zeros(3, np.int16),
+        sources=("template",),
+        messages=(),
+    )
+    conversation = RenderedConversation(ConversationRow("c", 0, "convs.jsonl", 1), tokens)
+    monkeypatch.setattr("tokscore.rendering.parts.ROW_GROUP_ROWS", 3)
+
+    def full(_rows: object) -> dict[str, pa.ChunkedArray]:
+        raise OSError(28, "No space left on device")
+
+    with PartWriter(tmp_path, manifest, 0, full) as writer:
+        writer.add(conversation)
+        with pytest.raises(OSError, match="No space left"):
+            writer.add(conversation)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

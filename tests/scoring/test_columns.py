@@ -5,7 +5,7 @@ import pytest
 
 from tokscore.rendering.tables import SCORES
 from tokscore.scoring import SequenceScores
-from tokscore.scoring.columns import score_columns
+from tokscore.scoring.columns import MAX_VALUES, ScoredTokens, score_columns
 
 
 def scores(n_rows: int, top_k: int, *, with_entropy: bool) -> SequenceScores:
@@ -20,7 +20,7 @@ def scores(n_rows: int, top_k: int, *, with_entropy: bool) -> SequenceScores:
 
 
 def test_the_first_token_is_null_and_the_rest_moves_down() -> None:
-    columns = score_columns(scores(2, 2, with_entropy=True), 3)
+    columns = score_columns([ScoredTokens(3, scores(2, 2, with_entropy=True))])
     assert {name: column.to_pylist() for name, column in columns.items()} == {
         "logprob": [None, 0.0, -1.0],
         "rank": [None, 1, 2],
@@ -31,15 +31,37 @@ def test_the_first_token_is_null_and_the_rest_moves_down() -> None:
 
 
 def test_without_top_k_the_lists_are_empty() -> None:
-    columns = score_columns(scores(2, 0, with_entropy=False), 3)
+    columns = score_columns([ScoredTokens(3, scores(2, 0, with_entropy=False))])
     assert columns["top_ids"].to_pylist() == [None, [], []]
     assert columns["entropy"].to_pylist() == [None, None, None]
+
+
+@pytest.mark.parametrize("most", [MAX_VALUES, 3])
+def test_conversations_follow_each_other(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr("tokscore.scoring.columns.MAX_VALUES", most)
+    wanted = np.array([False, True, False, True])
+    rows = [
+        ScoredTokens(2, None),
+        ScoredTokens(3, scores(2, 2, with_entropy=True)),
+        ScoredTokens(0, None),
+        ScoredTokens(5, scores(2, 1, with_entropy=False), wanted),
+        ScoredTokens(1, None),
+    ]
+    columns = score_columns(rows)
+    assert {name: column.to_pylist() for name, column in columns.items()} == {
+        "logprob": [None, None, None, 0.0, -1.0, None, None, 0.0, None, -1.0, None],
+        "rank": [None, None, None, 1, 2, None, None, 1, None, 2, None],
+        "entropy": [None, None, None, 0.5, 0.5, *[None] * 6],
+        "top_ids": [None, None, None, [0, 1], [2, 3], None, None, [0], None, [1], None],
+        "top_logprobs": [None, None, None, [0.0, -1.0], [-2.0, -3.0], None, None, [0.0], None, [-1.0], None],
+    }
+    assert columns["top_ids"].num_chunks == (1 if most == MAX_VALUES else 3)
 
 
 @pytest.mark.parametrize("n_tokens", [0, 1, 4])
 def test_types_are_those_of_the_score_table(n_tokens: int) -> None:
     found = None if n_tokens == 0 else scores(n_tokens - 1, 3, with_entropy=True)
-    for name, column in score_columns(found, n_tokens).items():
+    for name, column in score_columns([ScoredTokens(n_tokens, found)]).items():
         assert column.type == SCORES.field(name).type
         assert len(column) == n_tokens
 
@@ -47,4 +69,4 @@ def test_types_are_those_of_the_score_table(n_tokens: int) -> None:
 def test_minus_infinity_is_not_null() -> None:
     one = scores(1, 1, with_entropy=False)
     one.logprobs[0] = -np.inf
-    assert score_columns(one, 2)["logprob"].to_pylist() == [None, -np.inf]
+    assert score_columns([ScoredTokens(2, one)])["logprob"].to_pylist() == [None, -np.inf]
