@@ -86,6 +86,7 @@ def logprobs(
     revision: options.Revision = None,
     template_time: options.TemplateTime = None,
     input_format: options.InputFormat = None,
+    workers: options.Workers = None,
     form: options.FormatOption = Format.TABLE,
     by: options.Groups = None,
     dry_run: options.DryRun = False,
@@ -105,6 +106,7 @@ def logprobs(
     from tokscore.analytics import parse_group_by
     from tokscore.rendering.dataset import finished_parts
     from tokscore.rendering.run import OnError
+    from tokscore.rendering.workers import all_cores
     from tokscore.scoring import parse_selection, parse_shard, plan_engine
     from tokscore.scoring.run import score as run_score
     from tokscore.scoring.run import score_manifest
@@ -171,6 +173,7 @@ def logprobs(
                 selection=selection,
                 max_length=max_length,
                 shard=job,
+                workers=workers or all_cores(),
                 progress=scored,
                 tell=note,
                 reading=line.update,

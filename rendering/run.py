@@ -12,7 +12,7 @@ from tokscore.rendering.dataset import Dataset, prepare_output
 from tokscore.rendering.manifest import Manifest, Part
 from tokscore.rendering.source import TokenSource
 from tokscore.rendering.tables import DatasetKind
-from tokscore.rendering.workers import PARTS_PER_WORKER, OnError, PartJob, PartResult
+from tokscore.rendering.workers import PARTS_PER_WORKER, OnError, PartJob, PartResult, on_processes
 
 __all__ = ["OnError", "Progress", "RenderSummary", "render"]
 
@@ -76,7 +76,7 @@ def render(
     parts = [part for part in manifest.parts if part.index not in done]
     job = PartJob(source, out, manifest, on_error)
     n_workers = min(workers, len(parts) // PARTS_PER_WORKER)
-    results = job.write_on(n_workers, parts) if n_workers > 1 else _write_here(job, parts, progress)
+    results = on_processes(job, n_workers, parts) if n_workers > 1 else _write_here(job, parts, progress)
     total = PartResult()
     with closing(results):
         for result in results:
@@ -102,4 +102,4 @@ def _write_here(job: PartJob, parts: Sequence[Part], progress: Progress) -> Gene
         progress(n_conversations, n_tokens)
 
     for part in parts:
-        yield job.write(part, seen)
+        yield job.run(part, seen)

@@ -1,4 +1,4 @@
-"""The parts of a render run, written here or by several processes."""
+"""What is done with the parts of a run, here or by several processes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from tokscore.rendering.errors import TokscoreError
 from tokscore.rendering.manifest import Manifest, Part
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from multiprocessing.synchronize import Event
 
     from tokscore.rendering.source import TokenSource
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 # Starting a process takes about as long as rendering a part.
 PARTS_PER_WORKER = 2
@@ -52,6 +56,14 @@ class PartResult(NamedTuple):
     first_failure: FailedConversation | None = None
 
 
+class Job(Protocol[T_co]):
+    """What is done with every part; picklable."""
+
+    def run(self, part: Part, seen: Callable[[int], None]) -> T_co:
+        """Do it with one part, and call `seen` now and then, which may raise."""
+        ...
+
+
 @dataclass(frozen=True)
 class PartJob:
     """All that writing a part needs besides the part.
@@ -68,7 +80,7 @@ class PartJob:
     manifest: Manifest
     on_error: OnError
 
-    def write(self, part: Part, seen: Callable[[int], None]) -> PartResult:
+    def run(self, part: Part, seen: Callable[[int], None]) -> PartResult:
         """Write one part.
 
         Args:
@@ -97,41 +109,41 @@ class PartJob:
             writer.finish()
         return PartResult(n_conversations, n_tokens, n_failed, first_failure)
 
-    def write_on(self, n_workers: int, parts: Sequence[Part]) -> Generator[PartResult]:
-        """Write parts on several processes; the results come in the order of the parts.
 
-        The processes are started anew, so a script that calls this needs `if __name__ == "__main__":`.
+def on_processes(job: Job[T], n_workers: int, parts: Sequence[Part]) -> Generator[T]:
+    """What a job makes of each part, on several processes; the results come in the order of the parts.
 
-        Raises:
-            ConversationError: A conversation cannot be rendered and `on_error` is fail; of several, that of
-                the first part.
-            TokscoreError: A process was killed.
-        """
-        context = multiprocessing.get_context("spawn")
-        stop = context.Event()
-        executor = ProcessPoolExecutor(
-            n_workers, mp_context=context, initializer=_start, initargs=(pickle.dumps(self), stop)
-        )
-        try:
-            futures = [executor.submit(_write, part) for part in parts]
-            for future in futures:
-                yield future.result()
-        except BrokenProcessPool as error:
-            raise TokscoreError(
-                "a worker process ended without a result; it may have been killed for want of memory.\n"
-                "Run the command again, it goes on where it stopped; --workers 1 takes the least memory."
-            ) from error
-        finally:
-            stop.set()
-            executor.shutdown(cancel_futures=True)
+    The processes are started anew, so a script that calls this needs `if __name__ == "__main__":`.
+
+    Raises:
+        TokscoreError: A process was killed, or the job failed; of several errors, that of the first part.
+    """
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    executor = ProcessPoolExecutor(
+        n_workers, mp_context=context, initializer=_start, initargs=(pickle.dumps(job), stop)
+    )
+    try:
+        futures = deque(executor.submit(_run, part) for part in parts)
+        while futures:
+            # What is not needed any more is not kept.
+            yield futures.popleft().result()
+    except BrokenProcessPool as error:
+        raise TokscoreError(
+            "a worker process ended without a result; it may have been killed for want of memory.\n"
+            "Run the command again, it goes on where it stopped; --workers 1 takes the least memory."
+        ) from error
+    finally:
+        stop.set()
+        executor.shutdown(cancel_futures=True)
 
 
 class _Stopped(Exception):  # noqa: N818
-    """The run ended while a part was being written."""
+    """The run ended while a part was being worked on."""
 
 
 class _Worker(NamedTuple):
-    job: PartJob
+    job: Job[object]
     stop: Event
 
 
@@ -152,14 +164,14 @@ def _exit_with_parent() -> None:
         os._exit(1)
 
 
-def _write(part: Part) -> PartResult:
+def _run(part: Part) -> Any:  # Any: what the job makes
     worker = _WORKER[0]
 
     def check(_n_tokens: int) -> None:
         if worker.stop.is_set():
             raise _Stopped
 
-    return worker.job.write(part, check)
+    return worker.job.run(part, check)
 
 
 def all_cores() -> int:

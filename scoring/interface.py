@@ -43,6 +43,7 @@ def score(
     engine_arg: Mapping[str, Any] | None = None,  # Any: JSON values
     on_error: str = OnError.FAIL,
     revision: str | None = None,
+    workers: int = 1,
     progress: Progress = silent,
     tell: Tell = silent,
     **rendering: Unpack[RenderSettings],
@@ -70,6 +71,7 @@ def score(
         engine_arg: Passed on to vLLM's `LLM`.
         on_error: `"fail"` at the first bad conversation, or `"skip"` it: see `Dataset.failures`.
         revision: Branch, tag or commit on the hub.
+        workers: Processes that render; more than one need `if __name__ == "__main__":` in the calling script.
         progress: Called with the tokens done and the tokens in all.
         tell: Called with lines for the user, such as `print`.
         **rendering: As of `rendering.render`, for conversations.
@@ -116,6 +118,7 @@ def score(
         on_error=skipping,
         selection=selection,
         max_length=max_length,
+        workers=workers,
         progress=progress,
         tell=tell,
     )

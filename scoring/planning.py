@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from tokscore.rendering.recorded import MEDIA_STATUS
 from tokscore.rendering.rendered import FailedConversation, RenderedConversation
-from tokscore.rendering.run import OnError
+from tokscore.rendering.workers import PARTS_PER_WORKER, OnError, on_processes
+from tokscore.scoring.spool import blocks_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from tokscore.rendering.manifest import Part
     from tokscore.rendering.source import TokenSource
     from tokscore.scoring.load import EngineSpec
     from tokscore.scoring.selection import Selection
-    from tokscore.scoring.spool import Item, Spool
+    from tokscore.scoring.spool import Block, Item, Spool
 
     # Conversations and tokens so far.
     Reading = Callable[[int, int], None]
@@ -37,52 +40,135 @@ class RunPlan(NamedTuple):
     n_tokens: int
     longest: int
 
+    def plus(self, other: RunPlan) -> RunPlan:
+        """Of both together."""
+        return RunPlan(
+            self.n_sequences + other.n_sequences,
+            self.n_for_engine + other.n_for_engine,
+            self.n_tokens + other.n_tokens,
+            max(self.longest, other.longest),
+        )
+
+
+class PartReading(NamedTuple):
+    """What one part holds.
+
+    Attributes:
+        plan: Of this part alone.
+        n_records: Read; the branches of one count once.
+        n_tokens: Read, with those that cannot be scored.
+        blocks: For the spool.
+    """
+
+    plan: RunPlan
+    n_records: int
+    n_tokens: int
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class ReadJob:
+    """Reads parts and tells what can be scored.
+
+    Attributes:
+        source: Yields the conversations.
+        spec: The model.
+        selection: Which tokens get scores.
+        max_length: Most tokens that the user wants in a sequence.
+        on_error: What a conversation does that cannot be scored.
+    """
+
+    source: TokenSource
+    spec: EngineSpec
+    selection: Selection
+    max_length: int | None
+    on_error: OnError
+
+    def run(self, part: Part, seen: Callable[[int], None]) -> PartReading:
+        """Read one part; `seen` is called after each conversation with the number of its tokens.
+
+        Raises:
+            ConversationError: A conversation cannot be scored and `on_error` is fail.
+        """
+        n_sequences = n_for_engine = n_tokens = longest = n_records = n_read = 0
+        last: str | None = None
+
+        def admitted() -> Iterator[Item]:
+            nonlocal n_sequences, n_for_engine, n_tokens, longest, n_records, n_read, last
+            for item in self.source.read(part):
+                record, n, kept = self._admitted(item)
+                n_records += record != last
+                last = record
+                n_read += n
+                seen(n)
+                if isinstance(kept, RenderedConversation):
+                    n_sequences += 1
+                    if self.selection.n_wanted(kept.tokens):
+                        n_for_engine += 1
+                        n_tokens += len(kept.tokens)
+                        longest = max(longest, len(kept.tokens))
+                elif self.on_error is OnError.FAIL and not kept.is_known:
+                    raise kept.error()
+                yield kept
+
+        blocks = list(blocks_of(admitted()))
+        return PartReading(RunPlan(n_sequences, n_for_engine, n_tokens, longest), n_records, n_read, blocks)
+
+    def _admitted(self, item: Item) -> tuple[str, int, Item]:
+        """The id of its record, its tokens, and the conversation or why it is not scored."""
+        if isinstance(item, FailedConversation):
+            return item.conversation_id, 0, item
+        return item.row.conversation_id, len(item.tokens), admit(item, self.spec, self.max_length)
+
 
 def plan_run(
-    source: TokenSource,
-    parts: Iterable[Part],
+    job: ReadJob,
+    parts: Sequence[Part],
     spool: Spool,
-    spec: EngineSpec,
-    selection: Selection,
     *,
-    max_length: int | None,
-    on_error: OnError,
+    workers: int = 1,
     reading: Reading = lambda _done, _n_tokens: None,
 ) -> RunPlan:
     """Read parts into the spool, with what cannot be scored as failures.
 
-    `reading` is called as records are read, the branches of one counted once.
+    Args:
+        job: What to read.
+        parts: Of its source.
+        spool: Takes them.
+        workers: Processes that read; few parts are read here.
+        reading: Called as records are read, the branches of one counted once; with several workers after each
+            part.
 
     Raises:
-        ConversationError: A conversation cannot be scored and `on_error` is fail.
+        ConversationError: A conversation cannot be scored and the job's `on_error` is fail.
     """
-    n_sequences = n_for_engine = n_tokens = longest = n_read = n_tokens_read = 0
-    last: str | None = None
+    plan = RunPlan(0, 0, 0, 0)
+    n_records = n_tokens = 0
+    n_workers = min(workers, len(parts) // PARTS_PER_WORKER)
+    readings = on_processes(job, n_workers, parts) if n_workers > 1 else _read_here(job, parts, reading)
+    with closing(readings):
+        for part, found in zip(parts, readings, strict=True):
+            spool.write(part.index, found.blocks)
+            plan = plan.plus(found.plan)
+            n_records, n_tokens = n_records + found.n_records, n_tokens + found.n_tokens
+            reading(n_records, n_tokens)
+    return plan
 
-    def admitted(part: Part) -> Iterator[Item]:
-        nonlocal n_sequences, n_for_engine, n_tokens, longest, n_read, n_tokens_read, last
-        for item in source.read(part):
-            record = (
-                item.row.conversation_id if isinstance(item, RenderedConversation) else item.conversation_id
-            )
-            n_read += record != last
-            last = record
-            n_tokens_read += len(item.tokens) if isinstance(item, RenderedConversation) else 0
-            reading(n_read, n_tokens_read)
-            kept = admit(item, spec, max_length) if isinstance(item, RenderedConversation) else item
-            if isinstance(kept, RenderedConversation):
-                n_sequences += 1
-                if selection.n_wanted(kept.tokens):
-                    n_for_engine += 1
-                    n_tokens += len(kept.tokens)
-                    longest = max(longest, len(kept.tokens))
-            elif on_error is OnError.FAIL and not kept.is_known:
-                raise kept.error()
-            yield kept
+
+def _read_here(job: ReadJob, parts: Sequence[Part], reading: Reading) -> Generator[PartReading]:
+    n_items = n_tokens = 0
+    n_records_before = 0
+
+    def seen(n: int) -> None:
+        nonlocal n_items, n_tokens
+        n_items, n_tokens = n_items + 1, n_tokens + n
+        reading(n_records_before + n_items, n_tokens)
 
     for part in parts:
-        spool.write(part.index, admitted(part))
-    return RunPlan(n_sequences, n_for_engine, n_tokens, longest)
+        found = job.run(part, seen)
+        n_records_before += found.n_records
+        n_items = 0
+        yield found
 
 
 def admit(conversation: RenderedConversation, spec: EngineSpec, max_length: int | None = None) -> Item:

@@ -27,7 +27,7 @@ from tokscore.scoring import dedupe
 from tokscore.scoring.columns import ScoredTokens, score_columns
 from tokscore.scoring.engine import SequenceScores, TokenSequence, check_scores, windows
 from tokscore.scoring.estimates import RATE_KEY
-from tokscore.scoring.planning import RunPlan, failure, plan_run
+from tokscore.scoring.planning import ReadJob, RunPlan, failure, plan_run
 from tokscore.scoring.retries import EngineFailure, RetryingEngine
 from tokscore.scoring.selection import EVERY_TOKEN, Selection
 from tokscore.scoring.shards import WHOLE, Shard
@@ -90,6 +90,7 @@ def score(
     selection: Selection = EVERY_TOKEN,
     max_length: int | None = None,
     shard: Shard = WHOLE,
+    workers: int = 1,
     progress: Progress = lambda _done, _total: None,
     tell: Tell = lambda _line: None,
     reading: Reading = lambda _done, _n_tokens: None,
@@ -107,6 +108,8 @@ def score(
         selection: Which tokens get scores.
         max_length: Longer conversations become error rows.
         shard: Which parts are written here.
+        workers: Processes that read or render before the engine starts; few parts are read here. More than
+            one need `if __name__ == "__main__":` in the script that calls this.
         progress: Called as tokens are done.
         tell: Called with what the user should know meanwhile.
         reading: Called before that as conversations are read, with conversations and tokens so far.
@@ -126,16 +129,8 @@ def score(
     run = _Run(engine, selection, on_error)
     if parts:
         with Spool(out) as spool:
-            plan = plan_run(
-                source,
-                parts,
-                spool,
-                engine,
-                selection,
-                max_length=max_length,
-                on_error=on_error,
-                reading=reading,
-            )
+            job = ReadJob(source, engine, selection, max_length, on_error)
+            plan = plan_run(job, parts, spool, workers=workers, reading=reading)
             try:
                 manifest = run.start(plan, out, manifest, tell)
                 progress(0, plan.n_tokens)

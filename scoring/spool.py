@@ -21,22 +21,50 @@ BLOCK_TOKENS = 65_536
 _CODEC = "lz4"
 
 
-class _Block(NamedTuple):
+class Block(NamedTuple):
+    """Some conversations, compressed.
+
+    Attributes:
+        stored: lz4.
+        n_bytes: Of what is in it.
+    """
+
+    stored: bytes
+    n_bytes: int
+
+
+class _Place(NamedTuple):
     start: int
     n_stored: int
     n_bytes: int
 
 
-class Spool:
-    """A file without a name, which the system deletes when the process ends in whatever way.
+def blocks_of(items: Iterable[Item]) -> Iterator[Block]:
+    """Conversations in compressed blocks: a few bytes a token, what the writer needs and not the text."""
+    waiting: list[Item] = []
+    n_tokens = 0
+    for item in items:
+        waiting.append(_without_text(item))
+        n_tokens += len(item.tokens) if isinstance(item, RenderedConversation) else 1
+        if n_tokens >= BLOCK_TOKENS:
+            yield _block(waiting)
+            waiting, n_tokens = [], 0
+    if waiting:
+        yield _block(waiting)
 
-    It takes a few bytes a token: what the writer needs and not the text.
-    """
+
+def _block(items: list[Item]) -> Block:
+    plain = pickle.dumps(items, protocol=5)
+    return Block(pa.compress(plain, codec=_CODEC, asbytes=True), len(plain))
+
+
+class Spool:
+    """A file without a name, which the system deletes when the process ends in whatever way."""
 
     def __init__(self, folder: Path) -> None:
         """Open it on the disk of `folder`."""
         self._file = tempfile.TemporaryFile(dir=folder, prefix=".spool.", suffix=".tmp")  # noqa: SIM115
-        self._blocks: dict[int, list[_Block]] = {}
+        self._blocks: dict[int, list[_Place]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -46,26 +74,12 @@ class Spool:
     ) -> None:
         self._file.close()
 
-    def write(self, part: int, items: Iterable[Item]) -> None:
+    def write(self, part: int, blocks: Iterable[Block]) -> None:
         """Keep the conversations of one part."""
-        blocks = self._blocks.setdefault(part, [])
-        waiting: list[Item] = []
-        n_tokens = 0
-        for item in items:
-            waiting.append(_without_text(item))
-            n_tokens += len(item.tokens) if isinstance(item, RenderedConversation) else 1
-            if n_tokens >= BLOCK_TOKENS:
-                blocks.append(self._append(waiting))
-                waiting, n_tokens = [], 0
-        if waiting:
-            blocks.append(self._append(waiting))
-
-    def _append(self, items: list[Item]) -> _Block:
-        plain = pickle.dumps(items, protocol=5)
-        stored = pa.compress(plain, codec=_CODEC, asbytes=True)
-        start = self._file.tell()
-        self._file.write(stored)
-        return _Block(start, len(stored), len(plain))
+        places = self._blocks.setdefault(part, [])
+        for block in blocks:
+            places.append(_Place(self._file.tell(), len(block.stored), block.n_bytes))
+            self._file.write(block.stored)
 
     def read(self, part: int) -> Iterator[Item]:
         """The conversations of one part, in order; not while another is written."""
