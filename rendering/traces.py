@@ -45,7 +45,7 @@ class IdPlace(NamedTuple):
 
 
 class NodeTokens(NamedTuple):
-    """The ids that one node adds behind those of its parent, each array of shape [ids].
+    """The ids that one node adds behind those of its parent, each array contiguous and of shape [ids].
 
     Attributes:
         token_ids: int32.
