@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from tokscore.rendering.conversations import CUT_ARRAY
+from tokscore.rendering.conversations import CUT_ARRAY, CUT_FILE
 from tokscore.rendering.errors import InputError
 from tokscore.rendering.present_keys import only_present
 
@@ -50,10 +50,19 @@ def unpacked(path: Path, name: str) -> Path:
         path: To read.
         name: As the user knows it.
 
+    Behind all that can be read of a compressed file that is damaged or cut, one line says so.
+
     Raises:
-        InputError: What is compressed, or the Parquet file, is damaged.
+        InputError: The Parquet file is damaged.
     """
-    path = _decompressed(path, name)
+    path, damage = _decompressed(path)
+    found = _as_lines(path, name)
+    if damage:
+        _mark_cut(found, damage)
+    return found
+
+
+def _as_lines(path: Path, name: str) -> Path:
     with path.open("rb") as handle:
         if handle.read(len(_PARQUET)) == _PARQUET:
             return _from_parquet(path, name)
@@ -86,19 +95,55 @@ def temporary_folder() -> Path:
     return path
 
 
-def _decompressed(path: Path, name: str) -> Path:
+def _decompressed(path: Path) -> tuple[Path, str]:
+    """What a compressed file holds, as far as it can be read, and why no further; others as they are."""
     with path.open("rb") as handle:
         magic = handle.read(4)
     codec = next((codec for start, codec in _COMPRESSED.items() if magic.startswith(start)), None)
     if codec is None:
-        return path
+        return path, ""
+    damages: list[OSError] = []
+
+    def write(copy: BinaryIO) -> None:
+        try:
+            _decompress(path, codec, copy)
+        except OSError as error:
+            damages.append(error)
+
+    found = temporary_copy(write)
+    return found, f"{codec} says: {damages[0]}" if damages else ""
+
+
+def _decompress(path: Path, codec: str, copy: BinaryIO) -> None:
+    """Write what the file holds; of a damaged one, all before the first byte that cannot be read."""
     import pyarrow as pa
 
     try:
         with pa.CompressedInputStream(pa.OSFile(str(path)), codec) as stream:
-            return spool(stream)
-    except OSError as error:
-        raise InputError(f"{name} is damaged: {error}. Compress it again.") from error
+            shutil.copyfileobj(stream, copy, _COPIED_BYTES)
+    except OSError:
+        # Of what it read last, a stream that fails gives nothing.
+        with pa.CompressedInputStream(pa.OSFile(str(path)), codec) as stream:
+            for _ in range(copy.tell() // _COPIED_BYTES):
+                stream.read(_COPIED_BYTES)
+            copy.writelines(iter(lambda: stream.read(1), b""))
+        raise
+
+
+def _mark_cut(path: Path, why: str) -> None:
+    """Put one line that says why there are no more of them in the place of a last line that is cut."""
+    mark = CUT_FILE + why.encode() + b"\n"
+    if not path.stat().st_size:
+        path.write_bytes(mark)
+        return
+    with path.open("r+b") as handle:
+        with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            end = len(content) - (content[-1:] == b"\n")
+            start = content.rfind(b"\n", 0, end) + 1
+            is_whole = _is_json(content, start, end)
+        handle.seek(end if is_whole else start)
+        handle.write(b"\n" + mark if is_whole else mark)
+        handle.truncate()
 
 
 def _from_parquet(path: Path, name: str) -> Path:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import random
 import tracemalloc
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokscore.rendering.conversations import CUT_ARRAY, decode_record
+from tokscore.rendering.conversations import CUT_ARRAY, CUT_FILE, decode_record
 from tokscore.rendering.errors import ConversationError, InputError
 from tokscore.rendering.joining import Source, batch_pairs, joined
 from tokscore.rendering.unpacking import spool, unpacked
@@ -179,10 +181,47 @@ def test_compressed_lines_are_what_was_compressed(tmp_path: Path) -> None:
     assert lines(tmp_path, gzip.compress(b'{"a":1}\n{"b":2}\n')) == [b'{"a":1}', b'{"b":2}']
 
 
-def test_damaged_compressed_file_is_named(tmp_path: Path) -> None:
+def compressed(text: bytes, codec: str) -> bytes:
+    found = gzip.compress(text) if codec == "gzip" else pa.compress(text, codec=codec, asbytes=True)
+    assert isinstance(found, bytes)
+    return found
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+def test_all_that_a_cut_compressed_file_holds_comes_before_the_cut(tmp_path: Path, codec: str) -> None:
+    rng = random.Random(4)
+    rows = [b'{"a": %d}' % rng.getrandbits(60) for _ in range(60_000)]
+    content = compressed(b"\n".join(rows) + b"\n", codec)
+    *kept, mark = lines(tmp_path, content[: len(content) * 3 // 4])
+    assert kept == rows[: len(kept)]
+    assert len(kept) > len(rows) * 0.6  # zstd has blocks of 128 KiB
+    with pytest.raises(ConversationError, match=rf"^is missing, and .* \({codec} says: Truncated compressed"):
+        decode_record(mark)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (b'{"a":1}\n{"b":2}\n', [b'{"a":1}', b'{"b":2}']),
+        (b'{"a":1}\n{"b":2}', [b'{"a":1}', b'{"b":2}']),
+        (b'{"a":1}\n{"b":[1,2', [b'{"a":1}']),
+        (b'[{"a":1},\n{"b":2}', [b'{"a":1}', b'{"b":2}']),
+        (b'[{"a":1},\n{"b":[1,\n2', [b'{"a":1}']),
+        (b"", []),
+    ],
+)
+def test_a_cut_is_one_line_wherever_it_is(tmp_path: Path, text: bytes, kept: list[bytes]) -> None:
+    stream = zlib.compressobj(wbits=31)
+    begun = stream.compress(text) + stream.flush(zlib.Z_SYNC_FLUSH)
+    *found, mark = lines(tmp_path, begun)
+    assert found == kept
+    assert mark == CUT_FILE + b"gzip says: Truncated compressed stream"
+
+
+def test_damage_from_the_first_byte_on_is_one_line(tmp_path: Path) -> None:
     content = gzip.compress(b'{"a":1}\n' * 1000)
-    with pytest.raises(InputError, match=r"^input\.json is damaged: .* Compress it again\.$"):
-        lines(tmp_path, content[:10] + b"\0\0\0\0" + content[14:])
+    (mark,) = lines(tmp_path, content[:10] + b"\0\0\0\0" + content[14:])
+    assert mark.startswith(CUT_FILE + b"gzip says: zlib inflate failed")
 
 
 def test_rows_of_a_parquet_file_become_lines(tmp_path: Path) -> None:
