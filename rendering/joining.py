@@ -7,7 +7,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,6 +15,9 @@ import numpy as np
 from tokscore.rendering.conversations import decode_record
 from tokscore.rendering.errors import ConversationError, InputError
 from tokscore.rendering.unpacking import temporary_copy
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _NULL = msgspec.Raw(b"null")
 _ANY = msgspec.json.Decoder(msgspec.Raw)
@@ -63,40 +66,58 @@ class Source(NamedTuple):
 def batch_pairs(paths: Sequence[Path], names: Sequence[str]) -> list[Source]:
     """The files to read, with every batch of requests joined with its outputs.
 
-    Outputs belong to the requests that hold their first `custom_id`. Files of other formats, requests without
-    outputs, and outputs where no requests are given stay as they are.
+    Outputs belong to the requests that hold the first `custom_id` of theirs that any hold. Files of other
+    formats, requests without outputs, and outputs of which no requests are given stay as they are; but of one
+    file of requests, outputs that belong to none are told to be unusable.
 
     Args:
         paths: One record a line.
         names: Of each, as the user knows it.
 
     Raises:
-        InputError: Outputs belong to no requests, or to several files of them; or as `joined`.
+        InputError: Outputs belong to several files of requests; or as `joined`.
     """
     firsts = [_first_batch_line(path) for path in paths]
     requests = [i for i, first in enumerate(firsts) if first is not None and first.is_request]
-    outputs = {i: first.custom_id for i, first in enumerate(firsts) if first is not None and first.is_output}
+    outputs = [i for i, first in enumerate(firsts) if first is not None and first.is_output]
     if not requests or not outputs:
         return [Source(path, i) for i, path in enumerate(paths)]
-    holders: dict[str, list[int]] = {custom_id: [] for custom_id in outputs.values()}
-    for i in requests:
-        for custom_id in holders.keys() & {line.custom_id for _, line in _lines(paths[i]) if line}:
-            holders[custom_id].append(i)
+    held = {i: _sorted_hashes(paths[i]) for i in requests}
     owned: dict[int, list[int]] = {}
-    for i, custom_id in outputs.items():
-        found = holders[custom_id]
-        if len(found) != 1:
-            holding = " and ".join(names[j] for j in found) or "none of the files of requests"
-            raise InputError(
-                f'{names[i]}: its first custom_id "{custom_id}" is in {holding}; expected it in one of them. '
-                "Give each batch with its outputs in a run of its own."
-            )
-        owned.setdefault(found[0], []).append(i)
+    for i in outputs:
+        owner = _owner(paths[i], names[i], held, names)
+        if owner is not None:
+            owned.setdefault(owner, []).append(i)
+    joint = {i for files in owned.values() for i in files}
     return [
         Source(_join(paths, names, i, owned[i]) if i in owned else path, i)
         for i, path in enumerate(paths)
-        if i not in outputs
+        if i not in joint
     ]
+
+
+def _sorted_hashes(path: Path) -> NDArray[np.int64]:
+    """Those of the `custom_id` of all requests, int64."""
+    ids = (line.custom_id for _, line in _lines(path) if line is not None and line.is_request)
+    return np.sort(np.fromiter(map(hash, ids), np.int64))
+
+
+def _owner(path: Path, name: str, held: Mapping[int, NDArray[np.int64]], names: Sequence[str]) -> int | None:
+    """The file of requests that outputs belong to, None where they belong to none of several."""
+    for _, line in _lines(path):
+        if line is None or not line.is_output:
+            continue
+        key = np.int64(hash(line.custom_id))
+        found = [i for i, hashes in held.items() if key in hashes[hashes.searchsorted(key) :][:1]]
+        if len(found) > 1:
+            holding = " and ".join(names[i] for i in found)
+            raise InputError(
+                f'{name}: its custom_id "{line.custom_id}" is in {holding}; expected it in one of them. '
+                "Give each batch with its outputs in a run of its own."
+            )
+        if found:
+            return found[0]
+    return next(iter(held)) if len(held) == 1 else None
 
 
 def _join(paths: Sequence[Path], names: Sequence[str], request: int, outputs: Sequence[int]) -> Path:

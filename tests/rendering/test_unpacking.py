@@ -411,11 +411,29 @@ def test_joined_file_is_not_taken_for_outputs(tmp_path: Path) -> None:
     assert pairs(both, other) == [Source(both, 0), Source(other, 1)]
 
 
-def test_outputs_of_unknown_requests_are_named(tmp_path: Path) -> None:
+def test_outputs_whose_first_has_no_request_are_joined_by_a_later_one(tmp_path: Path) -> None:
+    other = write(tmp_path / "other.jsonl", request("o"))
     requests = write(tmp_path / "in.jsonl", request("a"))
-    outputs = write(tmp_path / "out.jsonl", output("z"))
-    with pytest.raises(InputError, match=r'^out\.jsonl: its first custom_id "z" is in none of the files'):
-        pairs(requests, outputs)
+    outputs = write(tmp_path / "out.jsonl", output("z"), output("a"))
+    alone, found = pairs(other, requests, outputs)
+    assert alone == Source(other, 0)
+    answered, unusable = decoded(found.path)
+    assert (answered["custom_id"], answered["output"]) == ("a", "out.jsonl:2")
+    assert unusable["output"] == "out.jsonl:1"
+    assert unusable["unusable"].startswith('has custom_id "z", which in.jsonl lacks')
+
+
+def test_outputs_of_unknown_requests_are_unusable_one_by_one(tmp_path: Path) -> None:
+    requests = write(tmp_path / "in.jsonl", request("a"))
+    outputs = write(tmp_path / "out.jsonl", output("y"), output("z"))
+    (found,) = pairs(requests, outputs)
+    assert [each.get("unusable", "")[:17] for each in decoded(found.path)] == [
+        "",
+        'has custom_id "y"',
+        'has custom_id "z"',
+    ]
+    other = write(tmp_path / "other.jsonl", request("b"))
+    assert [source.path for source in pairs(requests, other, outputs)] == [requests, other, outputs]
 
 
 def test_outputs_that_fit_two_batches_are_named(tmp_path: Path) -> None:
