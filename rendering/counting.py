@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -124,14 +124,17 @@ def _ones_before(masks: Sequence[NDArray[np.int8]], places: NDArray[np.int64]) -
         Jacobson (1989), Space-efficient Static Trees and Graphs: rank in bit vectors.
     """
     n_words = int(places[-1]) // 64 + 1
-    joined = np.frombuffer(bytearray().join([*masks, bytes(64 * n_words - int(places[-1]))]), np.int8)
+    # Any: buffers, as which arrays are not declared before Python 3.12
+    buffers: list[Any] = [*masks, bytes(64 * n_words - int(places[-1]))]
+    joined = np.frombuffer(bytearray().join(buffers), np.int8)
     is_one = np.equal(joined, 1, out=joined.view(np.bool_))
     words = np.packbits(is_one, bitorder="little").view("<u8")
     n_ones = np.bitwise_count(words)
     words_before, bits_before = np.divmod(places, 64)
     below = (np.uint64(1) << bits_before.astype(np.uint64)) - np.uint64(1)
-    before: NDArray[np.int64] = n_ones.cumsum(dtype=np.int64)[words_before] - n_ones[words_before]
-    return before + np.bitwise_count(words[words_before] & below)
+    n_before: NDArray[np.int64] = n_ones.cumsum(dtype=np.int64)[words_before] - n_ones[words_before]
+    n_before += np.bitwise_count(words[words_before] & below)
+    return n_before
 
 
 def _prompt_lengths(nodes: Sequence[Node]) -> list[int | None]:
