@@ -7,11 +7,14 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tokscore.rendering.errors import ConversationError
+
+if TYPE_CHECKING:
+    from tokscore.rendering.answer_logprobs import AnswerLogprobs
 
 # Arguments of transformers' apply_chat_template and of our rendering: no names for template variables.
 RESERVED_KWARGS = frozenset(
@@ -64,6 +67,7 @@ class Conversation:
         metadata: The record's metadata as JSON text, None without.
         given: Messages of the assistant that no model generated for this record, such as those of a prompt.
         status: What a reader should know of how it was read, None if nothing.
+        logprobs: Of answers whose tokens a server gave as text, by message; None without any.
     """
 
     messages: Sequence[Mapping[str, Any]]  # Any: JSON values
@@ -72,6 +76,7 @@ class Conversation:
     metadata: str | None = None
     given: frozenset[int] = frozenset()
     status: str | None = None
+    logprobs: Mapping[int, AnswerLogprobs] | None = None
 
 
 def parse_conversation(line: bytes) -> Conversation:

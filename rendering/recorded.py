@@ -36,6 +36,7 @@ from tokscore.rendering.traces import Node, Trace
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tokscore.rendering.answer_logprobs import AnswerLogprobs
     from tokscore.rendering.renderer import Renderer
     from tokscore.rendering.tokenizer import ChatTokenizer
 
@@ -90,6 +91,7 @@ def _branch_item(trace: Trace, nodes: Sequence[Node]) -> Conversation | Recorded
         metadata=trace.metadata,
         given=_given(nodes),
         status=trace.status,
+        logprobs=_answer_logprobs(nodes),
     )
     n_recorded = sum(node.tokens is not None for node in nodes)
     if not n_recorded:
@@ -107,6 +109,16 @@ def _given(nodes: Sequence[Node]) -> frozenset[int]:
     """The answers of a branch that the record says no model generated for it."""
     flags = [(message["role"], node.is_sampled) for node in nodes for message in node.messages]
     return frozenset(i for i, (role, is_sampled) in enumerate(flags) if role == _ASSISTANT and not is_sampled)
+
+
+def _answer_logprobs(nodes: Sequence[Node]) -> dict[int, AnswerLogprobs] | None:
+    """Of the messages of a branch, None without any."""
+    found, message = {}, 0
+    for node in nodes:
+        if node.logprobs is not None:
+            found[message] = node.logprobs
+        message += len(node.messages)
+    return found or None
 
 
 def attribute_recorded(branch: RecordedBranch, renderer: Renderer) -> Recorded:
