@@ -170,7 +170,9 @@ def _is_finite(column: pa.Array) -> bool:
 
     if pa.types.is_struct(column.type):
         return all(map(_is_finite, column.flatten()))
-    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+    if pa.types.is_map(column.type):
+        return _is_finite(column.items)
+    if pa.types.is_nested(column.type):
         return _is_finite(column.flatten())
     if not pa.types.is_floating(column.type):
         return True

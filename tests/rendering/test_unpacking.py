@@ -257,6 +257,39 @@ def test_keys_that_only_other_rows_of_a_parquet_file_have_are_left_out(tmp_path:
     assert [msgspec.json.decode(line) for line in found] == [one, two, {**one, "tools": None}]
 
 
+def test_parts_of_a_content_have_their_own_keys(tmp_path: Path) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "a.png"}}
+    said = [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, picture]}]
+    path = tmp_path / "table.parquet"
+    pq.write_table(pa.table({"messages": [said, [{"role": "user", "content": None}]]}), path)
+    first, second = unpacked(path, "table.parquet").read_bytes().splitlines()
+    assert msgspec.json.decode(first) == {"messages": said}
+    assert msgspec.json.decode(second) == {"messages": [{"role": "user", "content": None}]}
+
+
+def test_maps_of_a_parquet_file_are_objects(tmp_path: Path) -> None:
+    number = pa.map_(pa.string(), pa.float64())
+    function = pa.struct([("name", pa.string()), ("arguments", number)])
+    table = pa.table(
+        {
+            "calls": pa.array(
+                [[{"name": "f", "arguments": [("x", 1.5), ("y", None)]}], None], pa.list_(function)
+            ),
+            "logprobs": pa.array([[("a", -math.inf)], []], number),
+            "counts": pa.array([[(7, 1)], None], pa.map_(pa.int64(), pa.int8())),
+        }
+    )
+    path = tmp_path / "table.parquet"
+    pq.write_table(table, path)
+    first, second = map(decode_record, unpacked(path, "table.parquet").read_bytes().splitlines())
+    assert first == {
+        "calls": [{"name": "f", "arguments": {"x": 1.5, "y": None}}],
+        "logprobs": {"a": -math.inf},
+        "counts": {"7": 1},
+    }
+    assert second == {"calls": None, "logprobs": {}, "counts": None}
+
+
 def test_infinities_of_a_parquet_file_stay(tmp_path: Path) -> None:
     nested = [{"tokens": {"completion_logprobs": [-math.inf, -0.5]}}]
     rows = [{"logprobs": [-math.inf, -1.0], "steps": nested, "reward": math.nan}]
