@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _PARQUET = b"PAR1"
+# Of pickles from protocol 2 on, and of zip archives, in which PyTorch and numpy keep pickles.
+_PICKLED = re.compile(rb"\x80[\x02-\x05]|PK\x03\x04")
 _COPIED_BYTES = 2**20
 _BATCH_ROWS = 256
 # A string without its end runs to the end of the file, so that brackets inside it are never taken for JSON's.
@@ -53,7 +55,7 @@ def unpacked(path: Path, name: str) -> Path:
     Behind all that can be read of a compressed file that is damaged or cut, one line says so.
 
     Raises:
-        InputError: The Parquet file is damaged.
+        InputError: The Parquet file is damaged, or it is a pickle.
     """
     path, damage = _decompressed(path)
     found = _as_lines(path, name)
@@ -64,8 +66,15 @@ def unpacked(path: Path, name: str) -> Path:
 
 def _as_lines(path: Path, name: str) -> Path:
     with path.open("rb") as handle:
-        if handle.read(len(_PARQUET)) == _PARQUET:
+        magic = handle.read(len(_PARQUET))
+        if magic == _PARQUET:
             return _from_parquet(path, name)
+        if _PICKLED.match(magic):
+            raise InputError(
+                f"{name} is a pickle or a zip archive, as torch.save writes them; expected JSON Lines, a "
+                "JSON array or Parquet.\nPickles are never loaded, since that can run any code. Write its "
+                "records as JSON Lines."
+            )
         handle.seek(0)
         if not handle.read(1):
             return path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import pickle
 import random
 import tracemalloc
 import zlib
@@ -222,6 +223,12 @@ def test_damage_from_the_first_byte_on_is_one_line(tmp_path: Path) -> None:
     content = gzip.compress(b'{"a":1}\n' * 1000)
     (mark,) = lines(tmp_path, content[:10] + b"\0\0\0\0" + content[14:])
     assert mark.startswith(CUT_FILE + b"gzip says: zlib inflate failed")
+
+
+@pytest.mark.parametrize("content", [pickle.dumps({"messages": []}), b"PK\x03\x04\x00\x00archive/data.pkl"])
+def test_pickles_are_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(InputError, match=r"^input\.json is a pickle or a zip archive, .*\nPickles are never"):
+        lines(tmp_path, content)
 
 
 def test_rows_of_a_parquet_file_become_lines(tmp_path: Path) -> None:
