@@ -44,8 +44,8 @@ _RAW: msgspec.json.Decoder[msgspec.Raw] = msgspec.json.Decoder(msgspec.Raw)
 def unpacked(path: Path, name: str) -> Path:
     """The file itself where it holds one record a line, otherwise a temporary copy that does.
 
-    Compressed files (gzip, zstd), Parquet files, files that are one JSON array, and files that are one JSON
-    object over several lines are unpacked. An array becomes one element a line; an array of messages is one
+    Compressed files (gzip, zstd), Parquet files, files that are one JSON array, and files of JSON objects
+    over several lines are unpacked. An array becomes one element a line; an array of messages is one
     conversation. Memory does not grow with the file, but with its largest record.
 
     Args:
@@ -202,7 +202,7 @@ def _encoded_with_infinities(row: Mapping[str, object]) -> bytes:
 
 
 def _from_json(content: mmap.mmap) -> Path | None:
-    """A copy of the array or the object that the content is, None where it is neither."""
+    """A copy of the array or the objects that the content is, None where it has one record a line."""
     mark = len(codecs.BOM_UTF8) if content[: len(codecs.BOM_UTF8)] == codecs.BOM_UTF8 else 0
     start = _end(_SPACE, content, mark)
     first = content[start : start + 1]
@@ -210,6 +210,8 @@ def _from_json(content: mmap.mmap) -> Path | None:
         return _from_array(content, start)
     if first == b"{" and _is_one_object(content, start):
         return temporary_copy(lambda copy: _write_line(content, start, len(content), copy))
+    if first == b"{" and _is_indented(content, start):
+        return temporary_copy(lambda copy: _write_objects(content, start, copy))
     return None
 
 
@@ -316,6 +318,22 @@ def _is_one_object(content: mmap.mmap, start: int) -> bool:
     if newline < 0 or _is_json(content, start, newline):
         return False
     return _is_json(content, start, len(content))
+
+
+def _is_indented(content: mmap.mmap, start: int) -> bool:
+    """Whether its first line is the bracket of an object that goes on in the next."""
+    first = content.find(b"\n", start)
+    second = content.find(b"\n", first + 1)
+    is_bracket = first >= 0 and content[start:first].strip() == b"{"
+    return is_bracket and not _is_json(content, first + 1, len(content) if second < 0 else second)
+
+
+def _write_objects(content: mmap.mmap, start: int, copy: BinaryIO) -> None:
+    """Write values that follow each other, one a line; the last as far as it goes."""
+    while start < len(content):
+        stop = _end_of_value(content, start)
+        _write_line(content, start, stop, copy)
+        start = _end(_BETWEEN, content, stop)
 
 
 def _is_json(content: mmap.mmap, start: int, stop: int) -> bool:

@@ -154,8 +154,7 @@ def test_object_over_several_lines_becomes_one(tmp_path: Path) -> None:
         b'{"a":1}\n{"b":2}\n',
         b'{"a":1}',
         b'{"a":1\n{"b":2}\n',
-        b'{\n "a": 1\n}\n{\n "b": 2\n}\n',
-        b'{\n "a": 1\n',
+        b'{\n{"a": 1}\n{"b": 2}\n',
         b"{" + b'"a":{' * 5000 + b"\n",
         b"not JSON\n",
         b"\n\n",
@@ -167,6 +166,15 @@ def test_what_is_no_single_value_is_left_as_it_is(tmp_path: Path, content: bytes
     path = tmp_path / "input.jsonl"
     path.write_bytes(content)
     assert unpacked(path, "input.jsonl") == path
+
+
+def test_objects_over_several_lines_become_one_line_each(tmp_path: Path) -> None:
+    found = lines(tmp_path, b'{\n "a": "}\\n{"\n}\n{\n "b": {}\n}\n{"c": 3}\n')
+    assert [json.loads(line) for line in found] == [{"a": "}\n{"}, {"b": {}}, {"c": 3}]
+
+
+def test_an_object_over_several_lines_that_is_cut_is_one_record(tmp_path: Path) -> None:
+    assert lines(tmp_path, b'{\n "a": [\n  1,\n  "x') == [b'{ "a": [ 1, "x']
 
 
 # compressed files and tables
