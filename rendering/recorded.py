@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 MEDIA_STATUS = "media"
 UNALIGNED_STATUS = "unaligned"
 TEXT_STATUS = "rendered_text"
+CONTENT_UNUSED_STATUS = "recorded_is_content_unused"
 _ASSISTANT = "assistant"
 
 
@@ -127,7 +128,7 @@ def attribute_recorded(branch: RecordedBranch, renderer: Renderer) -> Recorded:
     Which tokens were sampled is what the record says. Their messages are those of their nodes; fields,
     content, and the messages of nodes that add several, are read off the template's own rendering wherever it
     has the same text. Elsewhere the source is "recorded", and tokens of a node that may hold several messages
-    belong to none, which the status says.
+    belong to none, which the status says. It also says where only some nodes record what is content.
 
     Args:
         branch: With the tokens of all nodes.
@@ -223,6 +224,7 @@ def attribute_recorded(branch: RecordedBranch, renderer: Renderer) -> Recorded:
     statuses = [
         TEXT_STATUS if branch.is_text else None,
         UNALIGNED_STATUS if unaligned.any() else None,
+        CONTENT_UNUSED_STATUS if recorded_contents and not has_contents else None,
         MEDIA_STATUS if has_media(messages) else None,
     ]
     return Recorded(tokens, ",".join(filter(None, statuses)) or None)
