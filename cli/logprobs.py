@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +30,7 @@ EPILOG = """Examples:
 def logprobs(
     inputs: options.InputsOrDataset,
     model: options.Model,
-    out: options.Out,
+    out: options.OptionalOut = None,
     engine: Annotated[
         options.EngineChoice,
         options.option("--engine", help="vllm, transformers, or whichever of them can run here (auto)."),
@@ -105,6 +106,7 @@ def logprobs(
     """
     from tokscore.analytics import parse_group_by
     from tokscore.rendering.dataset import finished_parts
+    from tokscore.rendering.errors import UsageError
     from tokscore.rendering.run import OnError
     from tokscore.rendering.workers import all_cores
     from tokscore.scoring import parse_selection, parse_shard, plan_engine
@@ -112,6 +114,8 @@ def logprobs(
     from tokscore.scoring.run import score_manifest
     from tokscore.scoring.shards import WHOLE
 
+    if out is None and not dry_run:
+        raise UsageError("there is nowhere to write: give -o DIR, or --dry-run to see the plan alone.")
     grouping = parse_group_by(by or ["role"])
     selection = parse_selection(score)
     job = WHOLE if shard is None else parse_shard(shard)
@@ -154,6 +158,7 @@ def logprobs(
             source, form, exact=exact_plan, cost=lambda size: _cost(out, manifest, job, size, tokens_per_s)
         )
         return
+    assert out is not None
     identity = spec.identity
     note(f"scoring with {identity.name}: {identity.engine} ({identity.engine_version}), {identity.dtype}")
     try:
@@ -216,7 +221,7 @@ def _note_summary(summary: ScoreSummary) -> None:
 
 
 def _cost(
-    out: Path, manifest: Manifest, shard: Shard, size: PlanSize, tokens_per_s: float | None
+    out: Path | None, manifest: Manifest, shard: Shard, size: PlanSize, tokens_per_s: float | None
 ) -> PlanCost:
     """What is left to do of a plan, by parts of equal size."""
     from tokscore.rendering.dataset import finished_parts
@@ -224,14 +229,13 @@ def _cost(
     from tokscore.rendering.manifest import read_manifest
     from tokscore.scoring.estimates import estimate_run
 
-    try:
-        same_run = read_manifest(out).plan_hash == manifest.plan_hash
-    except InputError:
-        same_run = False
-    finished = finished_parts(out, manifest) if same_run else set()
+    finished = set[int]()
+    with suppress(InputError):  # nothing is there yet
+        if out is not None and read_manifest(out).plan_hash == manifest.plan_hash:
+            finished = finished_parts(out, manifest)
     top_k = manifest.settings["top_k"]
     assert isinstance(top_k, int)
-    estimate = estimate_run(out, finished, top_k=top_k, tokens_per_s=tokens_per_s)
+    estimate = estimate_run(out or Path(), finished, top_k=top_k, tokens_per_s=tokens_per_s)
     n_open = sum(shard.owns(part.index) and part.index not in finished for part in manifest.parts)
     n_tokens = round(size.n_logical_tokens * n_open / len(manifest.parts))
     return PlanCost(

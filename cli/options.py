@@ -142,7 +142,13 @@ Out = Annotated[
 ]
 OptionalOut = Annotated[
     Path | None,
-    option("--out", "-o", metavar="DIR", help="Directory of the dataset to write.", show_default=False),
+    option(
+        "--out",
+        "-o",
+        metavar="DIR",
+        help="Directory of the dataset to write; --dry-run needs none.",
+        show_default=False,
+    ),
 ]
 Template = Annotated[
     Path | None,
@@ -263,7 +269,8 @@ LimitOption = Annotated[
         "--limit",
         metavar="NAME=N",
         help="Instead, tell which trajectories N turns (max_turns) or tokens (input, output, total) would "
-        "have stopped, and where; may be given several times.",
+        "have stopped, and after which turn; input behind the last turn does not count. May be given "
+        "several times.",
     ),
 ]
 LimitCountOption = Annotated[

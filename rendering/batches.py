@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from tokscore.rendering.answer_logprobs import with_logprobs
 from tokscore.rendering.conversations import Conversation
 from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.recorded import Recorded, RecordedBranch, attribute_recorded
@@ -60,7 +61,10 @@ def render_many(
                 continue
             try:
                 tokens = renderer.finish(printed, next(ids), reference=references.get(printed.number))
-                status = printed.conversation.status
+                status, logprobs = printed.conversation.status, printed.conversation.logprobs
+                if logprobs is not None:
+                    tokens, unused = with_logprobs(tokens, logprobs, renderer.tokenizer)
+                    status = ",".join(filter(None, (status, unused))) or None
                 yield tokens if status is None else Recorded(tokens, status)
             except ConversationError as error:
                 yield error

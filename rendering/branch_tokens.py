@@ -9,7 +9,7 @@ import numpy as np
 
 from tokscore.rendering.alignment import Windows
 from tokscore.rendering.rendered import NO_MESSAGE
-from tokscore.rendering.traces import Node
+from tokscore.rendering.traces import Node, NodeTokens
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -80,20 +80,24 @@ def join(
             else each.message_indices.astype(np.int32)
         )
         is_open.append(opened)
-    logprobs = None
-    if any(each.logprobs is not None for each in tokens):
-        logprobs = np.concatenate(
-            [
-                np.full(len(each.token_ids), np.nan, np.float32) if each.logprobs is None else each.logprobs
-                for each in tokens
-            ]
-        )
     windows = (np.repeat(column, lengths).astype(np.int32) for column in (np.arange(len(lengths)), low, high))
     return Joined(
         np.concatenate([each.token_ids for each in tokens]),
         np.concatenate([each.sampled_mask for each in tokens]),
-        logprobs,
+        joined_logprobs(tokens),
         np.concatenate(owners),
         np.concatenate(is_open),
         Windows(*windows),
+    )
+
+
+def joined_logprobs(tokens: Sequence[NodeTokens]) -> NDArray[np.float32] | None:
+    """The logprobs of nodes in a row, NaN where one has none, float32; None without any."""
+    if all(each.logprobs is None for each in tokens):
+        return None
+    return np.concatenate(
+        [
+            np.full(len(each.token_ids), np.nan, np.float32) if each.logprobs is None else each.logprobs
+            for each in tokens
+        ]
     )

@@ -83,7 +83,8 @@ class Stop(NamedTuple):
 def first_stop(trace: Trace, limits: Limits, count: LimitCount = LimitCount.UNIQUE) -> Stop | None:
     """The first turn at the end of which a limit is reached, None where none ever is.
 
-    Nodes are taken in their order, which is that of time. Of several limits that one turn reaches, the first
+    Nodes are taken in their order, which is that of time. What stands behind the last turn was given to no
+    model, and counts for none. Of several limits that one turn reaches, the first
     of `LimitName` is named.
 
     Args:
@@ -94,6 +95,9 @@ def first_stop(trace: Trace, limits: Limits, count: LimitCount = LimitCount.UNIQ
     Raises:
         ConversationError: The tokens of a node cannot be counted, see `node_counts`, and not only turns are
             limited.
+
+    Source:
+        verifiers, `RolloutLimits`: looked at before each turn, on the turns that were served.
     """
     turns = [i for i, node in enumerate(trace.nodes) if node.is_sampled]
     try:

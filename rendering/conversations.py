@@ -7,11 +7,14 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tokscore.rendering.errors import ConversationError
+
+if TYPE_CHECKING:
+    from tokscore.rendering.answer_logprobs import AnswerLogprobs
 
 # Arguments of transformers' apply_chat_template and of our rendering: no names for template variables.
 RESERVED_KWARGS = frozenset(
@@ -45,6 +48,8 @@ _HALF_A_PAIR = re.compile(
 _LONGEST_NAME = 1_000
 # The line that stands for the end which the JSON array of a file lacks.
 CUT_ARRAY = b"["
+# Begins the line that says why no more can be read of a compressed file; no JSON has that byte.
+CUT_FILE = b"\x18"
 _NO_FINITE = re.compile(rb"NaN|Infinity")
 _DROP_HINT = "Mend the line, or drop such lines with --on-error skip."
 # Parts whose type holds one of these words need a processor: image, image_url, input_audio, …
@@ -62,6 +67,7 @@ class Conversation:
         metadata: The record's metadata as JSON text, None without.
         given: Messages of the assistant that no model generated for this record, such as those of a prompt.
         status: What a reader should know of how it was read, None if nothing.
+        logprobs: Of answers whose tokens a server gave as text, by message; None without any.
     """
 
     messages: Sequence[Mapping[str, Any]]  # Any: JSON values
@@ -70,6 +76,7 @@ class Conversation:
     metadata: str | None = None
     given: frozenset[int] = frozenset()
     status: str | None = None
+    logprobs: Mapping[int, AnswerLogprobs] | None = None
 
 
 def parse_conversation(line: bytes) -> Conversation:
@@ -102,6 +109,12 @@ def decode_record(line: bytes) -> dict[str, Any]:  # Any: JSON values
             raise ConversationError(
                 "is missing: the JSON array of the file ends without its ]; expected a whole file.",
                 hint="Get the file again, or keep the records before its end with --on-error skip.",
+            ) from error
+        if line.startswith(CUT_FILE):
+            raise ConversationError(
+                f"is missing, and all behind it: the file is damaged here ({line[1:].decode().strip()}); "
+                "expected a whole file.",
+                hint="Get the file again, or keep the records before the damage with --on-error skip.",
             ) from error
         if half := _HALF_A_PAIR.search(line):
             raise ConversationError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -45,8 +45,6 @@ def branch_counts(trace: Trace) -> list[TokenCounts]:
     Raises:
         ConversationError: As for `node_counts`.
     """
-    if trace.is_linear:
-        return [trace_counts(trace)]
     parents = node_parents(trace)
     along = path_counts(parents, node_counts(trace))
     is_leaf = np.ones(len(parents) + 1, bool)  # the last is that of NO_PARENT
@@ -67,16 +65,24 @@ def path_counts(parents: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArra
         counts: What each node adds, from `node_counts`.
     """
     # Nodes that follow their parents make chains, which numpy sums up; steps are taken from chain to chain.
+    # A linear trace is one chain.
     is_first = parents != np.arange(-1, len(parents) - 1)
     is_first[:1] = True
+    (firsts,) = is_first.nonzero()
+    before = parents[firsts]
     chains = is_first.cumsum() - 1
+    chains_before = chains[before].tolist()
     summed = counts.cumsum(axis=0)
-    offsets = counts[is_first] - summed[is_first]
-    for chain, parent in enumerate(parents[is_first].tolist()):
+    offsets = (counts[firsts] - summed[firsts]).tolist()
+    for chain, (parent, (n_input, n_output)) in enumerate(
+        zip(before.tolist(), summed[before].tolist(), strict=True)
+    ):
         if parent != NO_PARENT:
-            offsets[chain] += summed[parent] + offsets[chains[parent]]
-    along: NDArray[np.int64] = summed + offsets[chains]
-    return along
+            more_input, more_output = offsets[chains_before[chain]]
+            offsets[chain][0] += n_input + more_input
+            offsets[chain][1] += n_output + more_output
+    summed += np.array(offsets, np.int64).repeat(np.bincount(chains), axis=0)
+    return summed
 
 
 def node_counts(trace: Trace) -> NDArray[np.int64]:
@@ -100,11 +106,35 @@ def node_counts(trace: Trace) -> NDArray[np.int64]:
 
 def _recorded_counts(masks: Sequence[NDArray[np.int8]]) -> NDArray[np.int64]:
     lengths = np.fromiter(map(len, masks), np.int64, len(masks))
-    # Joining many short arrays takes less time as bytes. At the last one, empty nodes can start.
-    joined = np.frombuffer(b"".join([mask.tobytes() for mask in masks]) + b"\0", np.int8)
-    n_output = np.add.reduceat(joined == 1, lengths.cumsum() - lengths, dtype=np.int64)
-    n_output[lengths == 0] = 0
-    return np.stack([lengths - n_output, n_output], axis=1)
+    stops = lengths.cumsum()
+    n_before = _ones_before(masks, stops)
+    counts = np.empty((len(masks), 2), np.int64)
+    counts[:, 1] = n_before
+    counts[1:, 1] -= n_before[:-1]
+    counts[:, 0] = lengths - counts[:, 1]
+    return counts
+
+
+def _ones_before(masks: Sequence[NDArray[np.int8]], places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many ones of all masks in a row come before each place.
+
+    Every value becomes a bit: a place is then a word, of which all before are summed up, and bits in that.
+
+    Source:
+        Jacobson (1989), Space-efficient Static Trees and Graphs: rank in bit vectors.
+    """
+    n_words = int(places[-1]) // 64 + 1
+    # Any: buffers, as which arrays are not declared before Python 3.12
+    buffers: list[Any] = [*masks, bytes(64 * n_words - int(places[-1]))]
+    joined = np.frombuffer(bytearray().join(buffers), np.int8)
+    is_one = np.equal(joined, 1, out=joined.view(np.bool_))
+    words = np.packbits(is_one, bitorder="little").view("<u8")
+    n_ones = np.bitwise_count(words)
+    words_before, bits_before = np.divmod(places, 64)
+    below = (np.uint64(1) << bits_before.astype(np.uint64)) - np.uint64(1)
+    n_before: NDArray[np.int64] = n_ones.cumsum(dtype=np.int64)[words_before] - n_ones[words_before]
+    n_before += np.bitwise_count(words[words_before] & below)
+    return n_before
 
 
 def _prompt_lengths(nodes: Sequence[Node]) -> list[int | None]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import codecs
 from array import array
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,6 +17,9 @@ import numpy as np
 from tokscore.rendering.conversations import decode_record
 from tokscore.rendering.errors import ConversationError, InputError
 from tokscore.rendering.unpacking import temporary_copy
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _NULL = msgspec.Raw(b"null")
 _ANY = msgspec.json.Decoder(msgspec.Raw)
@@ -63,40 +68,58 @@ class Source(NamedTuple):
 def batch_pairs(paths: Sequence[Path], names: Sequence[str]) -> list[Source]:
     """The files to read, with every batch of requests joined with its outputs.
 
-    Outputs belong to the requests that hold their first `custom_id`. Files of other formats, requests without
-    outputs, and outputs where no requests are given stay as they are.
+    Outputs belong to the requests that hold the first `custom_id` of theirs that any hold. Files of other
+    formats, requests without outputs, and outputs of which no requests are given stay as they are; but of one
+    file of requests, outputs that belong to none are told to be unusable.
 
     Args:
         paths: One record a line.
         names: Of each, as the user knows it.
 
     Raises:
-        InputError: Outputs belong to no requests, or to several files of them; or as `joined`.
+        InputError: Outputs belong to several files of requests; or as `joined`.
     """
     firsts = [_first_batch_line(path) for path in paths]
     requests = [i for i, first in enumerate(firsts) if first is not None and first.is_request]
-    outputs = {i: first.custom_id for i, first in enumerate(firsts) if first is not None and first.is_output}
+    outputs = [i for i, first in enumerate(firsts) if first is not None and first.is_output]
     if not requests or not outputs:
         return [Source(path, i) for i, path in enumerate(paths)]
-    holders: dict[str, list[int]] = {custom_id: [] for custom_id in outputs.values()}
-    for i in requests:
-        for custom_id in holders.keys() & {line.custom_id for _, line in _lines(paths[i]) if line}:
-            holders[custom_id].append(i)
+    held = {i: _sorted_hashes(paths[i]) for i in requests}
     owned: dict[int, list[int]] = {}
-    for i, custom_id in outputs.items():
-        found = holders[custom_id]
-        if len(found) != 1:
-            holding = " and ".join(names[j] for j in found) or "none of the files of requests"
-            raise InputError(
-                f'{names[i]}: its first custom_id "{custom_id}" is in {holding}; expected it in one of them. '
-                "Give each batch with its outputs in a run of its own."
-            )
-        owned.setdefault(found[0], []).append(i)
+    for i in outputs:
+        owner = _owner(paths[i], names[i], held, names)
+        if owner is not None:
+            owned.setdefault(owner, []).append(i)
+    joint = {i for files in owned.values() for i in files}
     return [
         Source(_join(paths, names, i, owned[i]) if i in owned else path, i)
         for i, path in enumerate(paths)
-        if i not in outputs
+        if i not in joint
     ]
+
+
+def _sorted_hashes(path: Path) -> NDArray[np.int64]:
+    """Those of the `custom_id` of all requests, int64."""
+    ids = (line.custom_id for _, line in _lines(path) if line is not None and line.is_request)
+    return np.sort(np.fromiter(map(hash, ids), np.int64))
+
+
+def _owner(path: Path, name: str, held: Mapping[int, NDArray[np.int64]], names: Sequence[str]) -> int | None:
+    """The file of requests that outputs belong to, None where they belong to none of several."""
+    for _, line in _lines(path):
+        if line is None or not line.is_output:
+            continue
+        key = np.int64(hash(line.custom_id))
+        found = [i for i, hashes in held.items() if key in hashes[hashes.searchsorted(key) :][:1]]
+        if len(found) > 1:
+            holding = " and ".join(names[i] for i in found)
+            raise InputError(
+                f'{name}: its custom_id "{line.custom_id}" is in {holding}; expected it in one of them. '
+                "Give each batch with its outputs in a run of its own."
+            )
+        if found:
+            return found[0]
+    return next(iter(held)) if len(held) == 1 else None
 
 
 def _join(paths: Sequence[Path], names: Sequence[str], request: int, outputs: Sequence[int]) -> Path:
@@ -118,10 +141,14 @@ def joined(requests: Path, outputs: Sequence[Path], names: Sequence[str]) -> Pat
         outputs: One a line, in one file or more: a server may list failures apart.
         names: Of the requests and of each file of outputs, as the user knows them.
     """
-    index = _OutputIndex(outputs, names[1:])
     repeated = _repeated_ids(requests)
 
     def write(copy: BinaryIO) -> None:
+        with ExitStack() as files:
+            index = _OutputIndex([files.enter_context(path.open("rb")) for path in outputs], names[1:])
+            write_joined(index, copy)
+
+    def write_joined(index: _OutputIndex, copy: BinaryIO) -> None:
         for line, request in _lines(requests):
             if request is None or not request.is_request:
                 copy.write(line)
@@ -165,15 +192,16 @@ def _joined_line(request: bytes, output: _BatchLine) -> bytes:
 
 
 class _OutputIndex:
-    """Where the output of every `custom_id` is."""
+    """Where the output of every `custom_id` is, in sorted order of its hash."""
 
-    def __init__(self, paths: Sequence[Path], names: Sequence[str]) -> None:
+    def __init__(self, files: Sequence[BinaryIO], names: Sequence[str]) -> None:
         hashes, offsets, numbers = array("q"), array("q"), array("q")
         self._broken: list[tuple[str, str]] = []
         starts = [0]
-        for path, name in zip(paths, names, strict=True):
+        for file, name in zip(files, names, strict=True):
             offset = starts[-1]
-            for number, (line, output) in enumerate(_lines(path), 1):
+            for number, line in enumerate(file, 1):
+                output = _batch_line(line)
                 if output is not None and output.is_output:
                     hashes.append(hash(output.custom_id))
                     offsets.append(offset)
@@ -182,21 +210,24 @@ class _OutputIndex:
                     self._broken.append((f"{name}:{number}", _why_no_output(line)))
                 offset += len(line)
             starts.append(offset)
-        order = np.argsort(np.array(hashes, np.int64), kind="stable")
-        self._paths, self._names, self._starts = paths, names, starts
-        self._hashes = np.array(hashes, np.int64)[order]
-        self._offsets = np.array(offsets, np.int64)[order]
-        self._numbers = np.array(numbers, np.int64)[order]
-        self._is_taken = np.zeros(len(order), bool)
+        self._files, self._names, self._starts = files, names, starts
+        order = np.argsort(np.frombuffer(hashes, np.int64), kind="stable")
+        # Single numbers are read from arrays in a fraction of the time that they take from numpy's.
+        self._hashes, self._offsets, self._numbers = (
+            array("q", np.frombuffer(values, np.int64)[order].tobytes())
+            for values in (hashes, offsets, numbers)
+        )
+        self._is_taken = bytearray(len(order))
 
     def take(self, custom_id: str) -> _BatchLine | None:
         """The output of the request, None without one."""
-        key = np.int64(hash(custom_id))
-        first, stop = np.searchsorted(self._hashes, key), np.searchsorted(self._hashes, key, side="right")
-        outputs = [(i, self._read(i)) for i in range(int(first), int(stop))]
+        key = hash(custom_id)
+        first = bisect_left(self._hashes, key)
+        outputs = [(i, self._read(i)) for i in range(first, bisect_right(self._hashes, key, first))]
         # Two ids may share a hash.
         own = [(i, output) for i, output in outputs if output.custom_id == custom_id]
-        self._is_taken[[i for i, _ in own]] = True
+        for i, _ in own:
+            self._is_taken[i] = True
         if len(own) > 1:
             places = ", ".join(self._place(i) for i, _ in own)
             said = f"custom_id {custom_id} has {len(own)} outputs ({places}); expected one"
@@ -209,8 +240,8 @@ class _OutputIndex:
     def unusable(self, requests: str) -> Iterator[tuple[str, str]]:
         """Where lines are that are no outputs, or whose request is missing, with the reason."""
         yield from self._broken
-        missing = np.flatnonzero(~self._is_taken)
-        for i in missing[np.argsort(self._offsets[missing])].tolist():
+        missing = (i for i, is_taken in enumerate(self._is_taken) if not is_taken)
+        for i in sorted(missing, key=self._offsets.__getitem__):
             custom_id = self._read(i).custom_id
             yield (
                 self._place(i),
@@ -221,13 +252,12 @@ class _OutputIndex:
         return f"{self._names[self._file(i)]}:{self._numbers[i]}"
 
     def _file(self, i: int) -> int:
-        return int(np.searchsorted(self._starts, self._offsets[i], side="right")) - 1
+        return bisect_right(self._starts, self._offsets[i]) - 1
 
     def _read(self, i: int) -> _BatchLine:
         file = self._file(i)
-        with self._paths[file].open("rb") as handle:
-            handle.seek(int(self._offsets[i]) - self._starts[file])
-            found = _batch_line(handle.readline())
+        self._files[file].seek(self._offsets[i] - self._starts[file])
+        found = _batch_line(self._files[file].readline())
         assert found is not None
         return found
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tokscore.rendering.branch_tokens import joined_logprobs
 from tokscore.rendering.sharing import share
 from tokscore.rendering.spans import run_starts
 from tokscore.rendering.traces import NO_PARENT, Node, NodeTokens, Trace
@@ -30,6 +31,7 @@ class WholeBranch(NamedTuple):
         messages: What was said.
         turn_stops: One past the last token of every generated message.
         is_by_mask: The owners were told from which tokens were sampled.
+        logprobs: float32 in nats, NaN where none was recorded; shape [tokens]. None without any.
     """
 
     token_ids: NDArray[np.int32]
@@ -38,14 +40,16 @@ class WholeBranch(NamedTuple):
     messages: Sequence[_Messages]
     turn_stops: frozenset[int]
     is_by_mask: bool = False
+    logprobs: NDArray[np.float32] | None = None
 
 
 def branch_tree(branches: Sequence[WholeBranch]) -> Trace:
     """The branches of one trajectory as a tree, equal beginnings once.
 
-    What a branch shares with earlier ones, by its ids from the first on, belongs to the earliest of them. A
-    turn in the middle of several branches is one turn; a turn that ends a branch is its own, since equal
-    samples were generated one by one. Of several branches each ends in a node of its own without ids.
+    What a branch shares with earlier ones, by its ids from the first on, belongs to the earliest of them,
+    whose mask, messages and logprobs it has. A turn in the middle of several branches is one turn; one that
+    ends a branch is its own, since equal samples were generated one by one. Of several branches each ends in
+    a node of its own without ids.
 
     Args:
         branches: In the order in which they were made.
@@ -69,6 +73,7 @@ def branch_tree(branches: Sequence[WholeBranch]) -> Trace:
                     tokens = NodeTokens(
                         branch.token_ids[start:stop],
                         branch.sampled_mask[start:stop],
+                        logprobs=None if branch.logprobs is None else branch.logprobs[start:stop],
                         is_by_mask=branch.is_by_mask,
                     )
                     said = () if owner < 0 else branch.messages[owner]
@@ -92,6 +97,7 @@ def merged(trace: Trace) -> Trace:
     """The same trajectory with the ids that its branches have in common from their first on as one.
 
     Formats that list whole branches repeat them. Only nodes in which something was generated stay turns.
+    Nodes put together anew have ids, mask, logprobs and messages; what else was recorded is left out.
     Trajectories with reported usage instead of ids stay as they are, as do trees whose nodes share nothing.
     """
     if any(node.tokens is None for node in trace.nodes):
@@ -103,7 +109,8 @@ def merged(trace: Trace) -> Trace:
     trace = replace(trace, nodes=nodes)
     if trace.is_linear or not _repeats_ids(nodes):
         return trace
-    return branch_tree([_whole([nodes[i] for i in path]) for path in trace.branches])
+    whole = branch_tree([_whole([nodes[i] for i in path]) for path in trace.branches])
+    return replace(trace, nodes=whole.nodes)
 
 
 def _has_sampled(node: Node) -> bool:
@@ -138,4 +145,5 @@ def _whole(nodes: Sequence[Node]) -> WholeBranch:
         [node.messages for node in nodes],
         frozenset(stop for stop, node in zip(stops, nodes, strict=True) if node.is_sampled),
         any(each.is_by_mask for each in tokens),
+        joined_logprobs(tokens),
     )

@@ -10,14 +10,16 @@ if TYPE_CHECKING:
 
 _Change = Callable[[Any], Any]  # Any: JSON values
 
-# Objects below these have keys of their own, which templates print; others have those of their format.
+# Objects below these have keys of their own, which templates print or ask for; others those of their format.
 _OPEN = frozenset(
-    {"tools", "tool_defs", "functions", "tool_calls", "function_call", "arguments", "parameters"}
+    {"tools", "tool_defs", "functions", "tool_calls", "function_call", "arguments", "parameters", "content"}
 )
 
 
 def only_present(kind: pa.DataType) -> _Change:
-    """A function that leaves out the keys without a value of tool calls and tools, at any depth.
+    """A function that leaves out the keys without a value of tool calls, tools and parts of contents.
+
+    It makes objects of maps, whose keys are those of the row; both at any depth.
 
     Args:
         kind: Arrow type of the values that it takes, as Python has them.
@@ -31,6 +33,8 @@ def _change(kind: pa.DataType, *, is_open: bool) -> _Change | None:
 
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
         return _of_list(_change(kind.value_type, is_open=is_open))
+    if pt.is_map(kind):
+        return _of_map(_change(kind.item_type, is_open=is_open))
     if not pt.is_struct(kind):
         return None
     changes = {
@@ -45,6 +49,15 @@ def _of_list(change: _Change | None) -> _Change | None:
     if change is None:
         return None
     return lambda values: None if values is None else [change(value) for value in values]
+
+
+def _of_map(change: _Change | None) -> _Change:
+    def changed(pairs: list[tuple[Any, Any]] | None) -> dict[str, Any] | None:  # Any: JSON values
+        if pairs is None:
+            return None
+        return {str(key): value if change is None else change(value) for key, value in pairs}
+
+    return changed
 
 
 def _of_object(changes: dict[str, _Change], *, is_open: bool) -> _Change:

@@ -36,12 +36,14 @@ from tokscore.rendering.traces import Node, Trace
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tokscore.rendering.answer_logprobs import AnswerLogprobs
     from tokscore.rendering.renderer import Renderer
     from tokscore.rendering.tokenizer import ChatTokenizer
 
 MEDIA_STATUS = "media"
 UNALIGNED_STATUS = "unaligned"
 TEXT_STATUS = "rendered_text"
+CONTENT_UNUSED_STATUS = "recorded_is_content_unused"
 _ASSISTANT = "assistant"
 
 
@@ -90,6 +92,7 @@ def _branch_item(trace: Trace, nodes: Sequence[Node]) -> Conversation | Recorded
         metadata=trace.metadata,
         given=_given(nodes),
         status=trace.status,
+        logprobs=_answer_logprobs(nodes),
     )
     n_recorded = sum(node.tokens is not None for node in nodes)
     if not n_recorded:
@@ -109,13 +112,23 @@ def _given(nodes: Sequence[Node]) -> frozenset[int]:
     return frozenset(i for i, (role, is_sampled) in enumerate(flags) if role == _ASSISTANT and not is_sampled)
 
 
+def _answer_logprobs(nodes: Sequence[Node]) -> dict[int, AnswerLogprobs] | None:
+    """Of the messages of a branch, None without any."""
+    found, message = {}, 0
+    for node in nodes:
+        if node.logprobs is not None:
+            found[message] = node.logprobs
+        message += len(node.messages)
+    return found or None
+
+
 def attribute_recorded(branch: RecordedBranch, renderer: Renderer) -> Recorded:
     """The recorded ids of a branch with the owner of each.
 
     Which tokens were sampled is what the record says. Their messages are those of their nodes; fields,
     content, and the messages of nodes that add several, are read off the template's own rendering wherever it
     has the same text. Elsewhere the source is "recorded", and tokens of a node that may hold several messages
-    belong to none, which the status says.
+    belong to none, which the status says. It also says where only some nodes record what is content.
 
     Args:
         branch: With the tokens of all nodes.
@@ -211,6 +224,7 @@ def attribute_recorded(branch: RecordedBranch, renderer: Renderer) -> Recorded:
     statuses = [
         TEXT_STATUS if branch.is_text else None,
         UNALIGNED_STATUS if unaligned.any() else None,
+        CONTENT_UNUSED_STATUS if recorded_contents and not has_contents else None,
         MEDIA_STATUS if has_media(messages) else None,
     ]
     return Recorded(tokens, ",".join(filter(None, statuses)) or None)

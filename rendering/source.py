@@ -156,14 +156,12 @@ class ConversationSource:
         """
         if isinstance(rendered, ConversationError):
             raise rendered
-        if isinstance(rendered, Recorded):
-            tokens, status = rendered
-        else:
-            tokens, status = rendered, UNTRACKED_STATUS if rendered.n_untracked_characters else None
+        tokens, status = rendered if isinstance(rendered, Recorded) else (rendered, None)
+        untracked = UNTRACKED_STATUS if tokens.n_untracked_characters else None
         cut = None
         if self.length_limit is not None:
             tokens, cut = self.length_limit.apply(tokens)
-        return tokens, ",".join(filter(None, (status, cut))) or "ok"
+        return tokens, ",".join(filter(None, (status, untracked, cut))) or "ok"
 
     def vocabulary(self) -> pa.Table:
         """The tokenizer's."""

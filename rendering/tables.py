@@ -204,7 +204,8 @@ CONVERSATIONS = pa.schema(
             "status",
             pa.string(),
             "ok, or what was done to it, with commas: truncated_left, truncated_right, rendered_text, "
-            "unaligned, media, recorded_ids_unused.",
+            "unaligned, media, untracked_text, recorded_ids_unused, recorded_logprobs_unused, "
+            "recorded_is_content_unused.",
         ),
         _field("metadata", pa.string(), "The record's metadata as JSON; null without.", nullable=True),
     ]

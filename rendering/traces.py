@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from tokscore.rendering.answer_logprobs import AnswerLogprobs
+
 NO_PARENT = -1
 
 
@@ -45,7 +47,7 @@ class IdPlace(NamedTuple):
 
 
 class NodeTokens(NamedTuple):
-    """The ids that one node adds behind those of its parent, each array of shape [ids].
+    """The ids that one node adds behind those of its parent, each array contiguous and of shape [ids].
 
     Attributes:
         token_ids: int32.
@@ -103,6 +105,7 @@ class Node(NamedTuple):
         is_sampled: A model generated it; such a node is a turn.
         tokens: Its ids, None where none are recorded.
         usage: What the server reported of the request that made it, None without.
+        logprobs: What the server said of the tokens of its one message, without ids; None without.
     """
 
     parent: int
@@ -110,6 +113,7 @@ class Node(NamedTuple):
     is_sampled: bool = False
     tokens: NodeTokens | None = None
     usage: Usage | None = None
+    logprobs: AnswerLogprobs | None = None
 
 
 @dataclass(frozen=True)

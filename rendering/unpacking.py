@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from tokscore.rendering.conversations import CUT_ARRAY
+from tokscore.rendering.conversations import CUT_ARRAY, CUT_FILE
 from tokscore.rendering.errors import InputError
 from tokscore.rendering.present_keys import only_present
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _PARQUET = b"PAR1"
+# Of pickles from protocol 2 on, and of zip archives, in which PyTorch and numpy keep pickles.
+_PICKLED = re.compile(rb"\x80[\x02-\x05]|PK\x03\x04")
 _COPIED_BYTES = 2**20
 _BATCH_ROWS = 256
 # A string without its end runs to the end of the file, so that brackets inside it are never taken for JSON's.
@@ -42,21 +44,37 @@ _RAW: msgspec.json.Decoder[msgspec.Raw] = msgspec.json.Decoder(msgspec.Raw)
 def unpacked(path: Path, name: str) -> Path:
     """The file itself where it holds one record a line, otherwise a temporary copy that does.
 
-    Compressed files (gzip, zstd), Parquet files, files that are one JSON array, and files that are one JSON
-    object over several lines are unpacked. An array becomes one element a line; an array of messages is one
+    Compressed files (gzip, zstd), Parquet files, files that are one JSON array, and files of JSON objects
+    over several lines are unpacked. An array becomes one element a line; an array of messages is one
     conversation. Memory does not grow with the file, but with its largest record.
 
     Args:
         path: To read.
         name: As the user knows it.
 
+    Behind all that can be read of a compressed file that is damaged or cut, one line says so.
+
     Raises:
-        InputError: What is compressed, or the Parquet file, is damaged.
+        InputError: The Parquet file is damaged, or it is a pickle.
     """
-    path = _decompressed(path, name)
+    path, damage = _decompressed(path)
+    found = _as_lines(path, name)
+    if damage:
+        _mark_cut(found, damage)
+    return found
+
+
+def _as_lines(path: Path, name: str) -> Path:
     with path.open("rb") as handle:
-        if handle.read(len(_PARQUET)) == _PARQUET:
+        magic = handle.read(len(_PARQUET))
+        if magic == _PARQUET:
             return _from_parquet(path, name)
+        if _PICKLED.match(magic):
+            raise InputError(
+                f"{name} is a pickle or a zip archive, as torch.save writes them; expected JSON Lines, a "
+                "JSON array or Parquet.\nPickles are never loaded, since that can run any code. Write its "
+                "records as JSON Lines."
+            )
         handle.seek(0)
         if not handle.read(1):
             return path
@@ -86,19 +104,55 @@ def temporary_folder() -> Path:
     return path
 
 
-def _decompressed(path: Path, name: str) -> Path:
+def _decompressed(path: Path) -> tuple[Path, str]:
+    """What a compressed file holds, as far as it can be read, and why no further; others as they are."""
     with path.open("rb") as handle:
         magic = handle.read(4)
     codec = next((codec for start, codec in _COMPRESSED.items() if magic.startswith(start)), None)
     if codec is None:
-        return path
+        return path, ""
+    damages: list[OSError] = []
+
+    def write(copy: BinaryIO) -> None:
+        try:
+            _decompress(path, codec, copy)
+        except OSError as error:
+            damages.append(error)
+
+    found = temporary_copy(write)
+    return found, f"{codec} says: {damages[0]}" if damages else ""
+
+
+def _decompress(path: Path, codec: str, copy: BinaryIO) -> None:
+    """Write what the file holds; of a damaged one, all before the first byte that cannot be read."""
     import pyarrow as pa
 
     try:
         with pa.CompressedInputStream(pa.OSFile(str(path)), codec) as stream:
-            return spool(stream)
-    except OSError as error:
-        raise InputError(f"{name} is damaged: {error}. Compress it again.") from error
+            shutil.copyfileobj(stream, copy, _COPIED_BYTES)
+    except OSError:
+        # Of what it read last, a stream that fails gives nothing.
+        with pa.CompressedInputStream(pa.OSFile(str(path)), codec) as stream:
+            for _ in range(copy.tell() // _COPIED_BYTES):
+                stream.read(_COPIED_BYTES)
+            copy.writelines(iter(lambda: stream.read(1), b""))
+        raise
+
+
+def _mark_cut(path: Path, why: str) -> None:
+    """Put one line that says why there are no more of them in the place of a last line that is cut."""
+    mark = CUT_FILE + why.encode() + b"\n"
+    if not path.stat().st_size:
+        path.write_bytes(mark)
+        return
+    with path.open("r+b") as handle:
+        with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            end = len(content) - (content[-1:] == b"\n")
+            start = content.rfind(b"\n", 0, end) + 1
+            is_whole = _is_json(content, start, end)
+        handle.seek(end if is_whole else start)
+        handle.write(b"\n" + mark if is_whole else mark)
+        handle.truncate()
 
 
 def _from_parquet(path: Path, name: str) -> Path:
@@ -125,7 +179,9 @@ def _is_finite(column: pa.Array) -> bool:
 
     if pa.types.is_struct(column.type):
         return all(map(_is_finite, column.flatten()))
-    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+    if pa.types.is_map(column.type):
+        return _is_finite(column.items)
+    if pa.types.is_nested(column.type):
         return _is_finite(column.flatten())
     if not pa.types.is_floating(column.type):
         return True
@@ -146,7 +202,7 @@ def _encoded_with_infinities(row: Mapping[str, object]) -> bytes:
 
 
 def _from_json(content: mmap.mmap) -> Path | None:
-    """A copy of the array or the object that the content is, None where it is neither."""
+    """A copy of the array or the objects that the content is, None where it has one record a line."""
     mark = len(codecs.BOM_UTF8) if content[: len(codecs.BOM_UTF8)] == codecs.BOM_UTF8 else 0
     start = _end(_SPACE, content, mark)
     first = content[start : start + 1]
@@ -154,6 +210,8 @@ def _from_json(content: mmap.mmap) -> Path | None:
         return _from_array(content, start)
     if first == b"{" and _is_one_object(content, start):
         return temporary_copy(lambda copy: _write_line(content, start, len(content), copy))
+    if first == b"{" and _is_indented(content, start):
+        return temporary_copy(lambda copy: _write_objects(content, start, copy))
     return None
 
 
@@ -260,6 +318,22 @@ def _is_one_object(content: mmap.mmap, start: int) -> bool:
     if newline < 0 or _is_json(content, start, newline):
         return False
     return _is_json(content, start, len(content))
+
+
+def _is_indented(content: mmap.mmap, start: int) -> bool:
+    """Whether its first line is the bracket of an object that goes on in the next."""
+    first = content.find(b"\n", start)
+    second = content.find(b"\n", first + 1)
+    is_bracket = first >= 0 and content[start:first].strip() == b"{"
+    return is_bracket and not _is_json(content, first + 1, len(content) if second < 0 else second)
+
+
+def _write_objects(content: mmap.mmap, start: int, copy: BinaryIO) -> None:
+    """Write values that follow each other, one a line; the last as far as it goes."""
+    while start < len(content):
+        stop = _end_of_value(content, start)
+        _write_line(content, start, stop, copy)
+        start = _end(_BETWEEN, content, stop)
 
 
 def _is_json(content: mmap.mmap, start: int, stop: int) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tokscore.rendering.answer_logprobs import LOGPROBS_UNUSED_STATUS, AnswerLogprobs
 from tokscore.rendering.conversations import (
     check_message,
     check_messages,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 IDS_UNUSED_STATUS = "recorded_ids_unused"
 _OK = 200
 _LONGEST_ERROR = 200
+_LARGEST_BYTE = 255
 _IDS = "a list of token ids"
 _MESSAGE_FIELDS = ("role", "content", "reasoning_content", "reasoning", "tool_calls", "name")
 
@@ -106,12 +108,17 @@ def _trace(record: Mapping[str, Any]) -> Trace:
 
 
 def _status(answers: _Answers) -> str | None:
-    """Says where answers have ids, and the prompt has none, so that both are rendered."""
-    if _has_ids(answers) or not any(choice.get("token_ids") is not None for choice in answers.choices):
+    """Says where answers have ids, and the prompt has none, so that both are rendered; and of what it has."""
+    if _has_ids(answers):
         return None
-    for i in range(len(answers.choices)):
-        _tokens(answers, i)  # what is left out is checked all the same
-    return IDS_UNUSED_STATUS
+    unused = []
+    if any(choice.get("token_ids") is not None for choice in answers.choices):
+        for i in range(len(answers.choices)):
+            _tokens(answers, i)  # what is left out is checked all the same
+        unused.append(IDS_UNUSED_STATUS)
+    if answers.body.get("prompt_logprobs") is not None:
+        unused.append(LOGPROBS_UNUSED_STATUS)
+    return ",".join(unused) or None
 
 
 def _template_kwargs(body: Mapping[str, Any], path: str) -> Mapping[str, Any] | None:
@@ -222,6 +229,7 @@ def _answer_nodes(answers: _Answers, prompt: Sequence[Node]) -> list[Node]:
             is_sampled=True,
             tokens=_tokens(answers, i) if has_ids else None,
             usage=usage,
+            logprobs=None if has_ids else _answer_logprobs(choice, f"{answers.path}.choices[{i}]"),
         )
         for i, choice in enumerate(answers.choices)
     ]
@@ -246,18 +254,45 @@ def _tokens(answers: _Answers, i: int) -> NodeTokens:
     ids = id_array(need(choice, "token_ids", list, path, _IDS), f"{path}.token_ids")
     places = (IdPlace(f"{path}.token_ids", 0, len(ids), answers.source),)
     tokens = NodeTokens(ids, np.ones(len(ids), np.int8), places=places)
-    logprobs = get(choice, "logprobs", dict, path, "an object with content")
-    path = f"{path}.logprobs"
-    content = None if logprobs is None else get(logprobs, "content", list, path, "a list of logprobs")
+    content, path = _logprobs_content(choice, path)
     if content is None:
         return tokens
-    path = f"{path}.content"
     if len(content) != len(ids):
         raise ConversationError(
             f"has {counted(len(content), 'value')} for {counted(len(ids), 'token id')}.", path=path
         )
     values = [_logprob(each, f"{path}[{i}]") for i, each in enumerate(content)]
     return tokens._replace(logprobs=logprob_array(values, path))
+
+
+def _logprobs_content(choice: Mapping[str, Any], path: str) -> tuple[Sequence[Any] | None, str]:
+    """What the server said of each token, and the JSON path of it."""
+    logprobs = get(choice, "logprobs", dict, path, "an object with content")
+    path = f"{path}.logprobs"
+    content = None if logprobs is None else get(logprobs, "content", list, path, "a list of logprobs")
+    return content, f"{path}.content"
+
+
+def _answer_logprobs(choice: Mapping[str, Any], path: str) -> AnswerLogprobs | None:
+    content, path = _logprobs_content(choice, path)
+    if content is None:
+        return None
+    texts = [_token_text(object_at(each, f"{path}[{i}]"), f"{path}[{i}]") for i, each in enumerate(content)]
+    values = [_logprob(each, f"{path}[{i}]") for i, each in enumerate(content)]
+    return AnswerLogprobs(texts, logprob_array(values, path))
+
+
+def _token_text(given: Mapping[str, Any], path: str) -> bytes:
+    """The bytes of a token; without them, those of its text."""
+    values = get(given, "bytes", list, path, "a list of bytes")
+    if values is None:
+        return need(given, "token", str, path, "the text of a token").encode()
+    for i, value in enumerate(values):
+        if type(value) is not int or not 0 <= value <= _LARGEST_BYTE:
+            raise ConversationError(
+                f"is {shown(value)}; expected a byte, 0 to 255.", path=f"{path}.bytes[{i}]"
+            )
+    return bytes(values)
 
 
 def _usage(answers: _Answers) -> Usage | None:
@@ -302,8 +337,9 @@ FORMAT = Format(
     name="openai-batch",
     fields="custom_id, body[messages, tools, chat_template_kwargs] of the requests; of their outputs "
     "response[status_code, body[choices[message, finish_reason, logprobs.content, token_ids], usage, "
-    "prompt_token_ids, prompt_logprobs]], error. A choice is a branch; ids and logprobs are read where both "
-    "prompt and choices have token ids, as vLLM writes them with return_token_ids",
+    "prompt_token_ids, prompt_logprobs]], error. A choice is a branch; ids are read where both prompt and "
+    "choices have them, as vLLM writes them with return_token_ids; otherwise logprobs.content[token, bytes, "
+    "logprob] where its tokens are those that are rendered",
     has_ids=True,
     has_logprobs=True,
     has_branches=True,

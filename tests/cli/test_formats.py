@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,91 @@ def test_a_bad_record_is_bad_input_of_the_command(
     failed = tokscore("render", write_jsonl(GOOD, record), "-m", tiny_model, "-o", tmp_path / "out")
     assert failed.returncode == 3
     assert f"convs.jsonl:2: {message}" in failed.stderr
+
+
+def test_all_bad_records_of_a_file_are_listed_by_the_commands(
+    tokscore: Run, tiny_model: Path, tmp_path: Path
+) -> None:
+    good = json.dumps(GOOD).encode()
+    bad = {
+        i: (record if isinstance(record, str) else json.dumps(record), message)
+        for i, (record, message) in enumerate(BAD_RECORDS.values(), 2)
+    }
+    damaged = max(bad) + 1
+    path = tmp_path / "convs.jsonl"
+    path.write_bytes(
+        b"\n".join(
+            [good, *(record.encode() for record, _ in bad.values()), good.replace(b"good", b"g\xff"), good]
+        )
+    )
+    said = {line: message for line, (_, message) in bad.items()} | {damaged: "is not UTF-8: byte"}
+    arguments = (path, "-m", tiny_model, "--on-error", "skip")
+    finished = tokscore("render", *arguments, "-o", tmp_path / "out")
+    assert finished.returncode == 0, finished.stderr
+    assert "warning: 1 conversation had an id that was taken: good is now good#2." in finished.stderr
+    assert f"{len(said)} conversations failed, listed in" in finished.stderr
+    assert tokens_of(tmp_path / "out")["conversation_id"].unique(maintain_order=True).to_list() == [
+        "good",
+        "good#2",
+    ]
+    rows = map(json.loads, (tmp_path / "out/errors/part-00000.jsonl").read_text().splitlines())
+    listed = {
+        row["source_line"]: row["reason"] if row["path"] == "$" else f"{row['path']} {row['reason']}"
+        for row in rows
+    }
+    assert listed.keys() == said.keys()
+    drifted = tokscore("drift", *arguments)
+    for line, message in said.items():
+        assert listed[line].startswith(message)
+        assert f"skipped: convs.jsonl:{line}: {message}" in drifted.stderr
+    # Without a model nothing says which ids there are.
+    counted = json.loads(tokscore("stats", path, "--format", "json").stdout)
+    assert (counted["n_conversations"], counted["n_errors"]) == (3, len(said) - 1)
+
+
+def test_a_tail_of_three_cut_lines_costs_no_other(tokscore: Run, tiny_model: Path, tmp_path: Path) -> None:
+    """As writers leave it that were killed in the middle of their lines."""
+    good = json.dumps(GOOD)
+    path = tmp_path / "convs.jsonl"
+    path.write_text("\n".join([good, good, good[:-1], good[: good.index("Hi") + 1], good[:2]]))
+    arguments = ("render", path, "-m", tiny_model, "-o", tmp_path / "out")
+    failed = tokscore(*arguments)
+    assert failed.returncode == 3
+    assert "convs.jsonl:3: is not JSON: Input data was truncated; expected one JSON object" in failed.stderr
+    finished = tokscore(*arguments, "--on-error", "skip")
+    assert finished.returncode == 0, finished.stderr
+    assert tokens_of(tmp_path / "out")["conversation_id"].n_unique() == 2
+    rows = [json.loads(row) for row in (tmp_path / "out/errors/part-00000.jsonl").read_text().splitlines()]
+    assert [(row["source_file"], row["source_line"], row["path"]) for row in rows] == [
+        ("convs.jsonl", line, "$") for line in (3, 4, 5)
+    ]
+
+
+def test_a_compressed_file_that_is_cut_costs_what_is_behind_the_cut(
+    tokscore: Run, tiny_model: Path, tmp_path: Path
+) -> None:
+    text = "".join(json.dumps({**GOOD, "id": str(i)}) + "\n" for i in range(9)).encode()
+    stream = zlib.compressobj(wbits=31)
+    path = tmp_path / "convs.jsonl.gz"
+    path.write_bytes(stream.compress(text[:-9]) + stream.flush(zlib.Z_SYNC_FLUSH))
+    out = tmp_path / "out"
+    arguments = (path, "-m", tiny_model, "-o", out)
+    failed = tokscore("render", *arguments)
+    assert failed.returncode == 3
+    assert "convs.jsonl.gz:9: is missing, and all behind it: the file is damaged here (gzip" in failed.stderr
+    finished = tokscore("render", *arguments, "--on-error", "skip")
+    assert finished.returncode == 0, finished.stderr
+    assert tokens_of(out)["conversation_id"].unique(maintain_order=True).to_list() == list("01234567")
+    (row,) = map(json.loads, (out / "errors/part-00000.jsonl").read_text().splitlines())
+    assert (row["source_file"], row["source_line"]) == ("convs.jsonl.gz", 9)
+    plan = tokscore(
+        "logprobs", *arguments[:-1], tmp_path / "scores", "--dry-run", "--exact-plan", "--format", "json"
+    )
+    assert (json.loads(plan.stdout)["n_sequences"], json.loads(plan.stdout)["n_failed"]) == (8, 1)
+    drifted = tokscore("drift", path, "-m", tiny_model, "--on-error", "skip", "--format", "json")
+    assert json.loads(drifted.stdout)["n_failed"] == 1
+    counted = json.loads(tokscore("stats", path, "--format", "json").stdout)
+    assert (counted["n_conversations"], counted["n_errors"]) == (8, 1)
 
 
 def test_bytes_that_are_no_text_cost_one_record(tiny_model: Path, tmp_path: Path) -> None:

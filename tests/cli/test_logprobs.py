@@ -114,6 +114,11 @@ def test_a_plan_without_parts_takes_the_bytes_from_the_schema(
     assert plan["elapsed_s"] == plan["n_logical_tokens"] / 8
     assert "no time can be told before a part is done" in logprobs(*given).stderr
     assert not (tmp_path / "out").exists()
+    nowhere = (*given[:3], *given[5:])
+    assert json.loads(logprobs(*nowhere, "--format", "json", "--tokens-per-s", "8").stdout) == plan
+    refused = logprobs(*given[:3]).exception
+    assert isinstance(refused, UsageError)
+    assert str(refused).startswith("there is nowhere to write: give -o DIR")
 
 
 @pytest.mark.parametrize(

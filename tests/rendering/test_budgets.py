@@ -45,6 +45,11 @@ def test_a_limit_stops_the_turn_that_reaches_it(limits: Limits, stop: Stop | Non
     assert first_stop(TWO_TURNS, limits, count) == stop
 
 
+def test_input_behind_the_last_turn_reaches_no_limit() -> None:
+    trace = Trace(linear([*TWO_TURNS.nodes, node(-1, 100, 0)]))
+    assert first_stop(trace, Limits(input=9, total=17)) is None
+
+
 def test_of_limits_reached_in_one_turn_the_first_is_named() -> None:
     found = first_stop(TWO_TURNS, Limits(max_turns=2, input=8, output=8, total=16))
     assert found is not None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokscore.rendering.counting import TokenCounts, branch_counts, trace_counts
+from tokscore.rendering.counting import TokenCounts, branch_counts, node_counts, trace_counts
 from tokscore.rendering.errors import ConversationError
 from tokscore.rendering.traces import NO_PARENT, Node, NodeTokens, Trace, Usage, linear
 
@@ -122,6 +122,15 @@ def test_branches_count_as_if_each_were_rebuilt(trace: Trace) -> None:
 @given(trees())
 def test_the_total_is_that_of_all_nodes(trace: Trace) -> None:
     assert trace_counts(trace) == rebuilt(trace, range(len(trace.nodes)))
+
+
+def test_nodes_of_all_lengths_count_their_own_tokens() -> None:
+    rng = np.random.default_rng(3)
+    for lengths in ([0, 64, 0, 1], [63, 1, 65], [64, 64, 128], [1000, 0, 3], [130] * 5):
+        found = [rng.integers(-1, 2, n).tolist() for n in lengths]
+        assert node_counts(Trace(linear([recorded(-1, mask) for mask in found]))).tolist() == [
+            [len(mask) - mask.count(1), mask.count(1)] for mask in found
+        ]
 
 
 @given(st.lists(masks, min_size=1, max_size=12))

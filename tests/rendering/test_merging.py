@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from tokscore.rendering.branch_tokens import joined_logprobs
 from tokscore.rendering.budgets import LimitCount, Limits, first_stop
 from tokscore.rendering.counting import branch_counts, trace_counts
 from tokscore.rendering.merging import merged
@@ -67,6 +68,23 @@ def test_a_tree_that_shares_nodes_keeps_their_order() -> None:
 def test_an_answer_of_which_nothing_was_generated_is_no_turn() -> None:
     trace = rows([([1], False), ([], True)])
     assert not any(node.is_sampled for node in merged(trace).nodes)
+
+
+def test_logprobs_stay_with_their_tokens() -> None:
+    first, second = row(1, 2, 27, 28), row(1, 2, 27, 29)
+    nodes = list(rows(first, second).nodes)
+    for i, values in ((1, [-1.0, -2.0]), (3, [-3.0, -4.0])):
+        tokens = nodes[i].tokens
+        assert tokens is not None
+        nodes[i] = nodes[i]._replace(tokens=tokens._replace(logprobs=np.array(values, np.float32)))
+    trace = merged(Trace(nodes, metadata="{}"))
+    assert trace.metadata == "{}"
+    joined = [
+        joined_logprobs([tokens for i in path if (tokens := trace.nodes[i].tokens) is not None])
+        for path in trace.branches
+    ]
+    nan = np.nan  # what both have in common is the first one's
+    np.testing.assert_array_equal(joined, [[nan, nan, -1.0, -2.0], [nan, nan, -1.0, -4.0]])
 
 
 def test_totals_are_distinct_beginnings_whatever_the_branches() -> None:

@@ -59,3 +59,13 @@ def test_a_text_that_opens_with_the_bos_gets_no_other(with_bos: Renderer) -> Non
     (printed,) = branches(with_bos, prompt="<|begin_of_text|>2 + 2 =", completion=" 4")
     assert printed.token_ids.tolist() == plain.token_ids.tolist()
     assert plain.token_ids.tolist().count(BOS) == 1
+
+
+def test_a_completion_behind_an_empty_prompt_opens_the_text(with_bos: Renderer) -> None:
+    texts = "<|begin_of_text|>4 it is", "4 it is"
+    chosen, rejected = branches(with_bos, prompt="", chosen=texts[0], rejected=texts[1])
+    assert chosen.token_ids.tolist() == rejected.token_ids.tolist()
+    assert chosen.token_ids.tolist().count(BOS) == 1
+    # One was written in the completion, the other put before it.
+    assert (chosen.message_indices[0], chosen.sampled_mask[0]) == (1, 1)
+    assert (rejected.message_indices[0], rejected.sampled_mask[0]) == (-1, 0)

@@ -12,6 +12,7 @@ import pytest
 from tokscore.rendering import ChatTokenizer, Conversation, ConversationError, Renderer
 from tokscore.rendering.drift import DriftKind, find_drift
 from tokscore.rendering.recorded import (
+    CONTENT_UNUSED_STATUS,
     Recorded,
     RecordedBranch,
     attribute_recorded,
@@ -71,6 +72,15 @@ def by_rendering(renderer: Renderer, messages: Sequence[dict[str, Any]]) -> Reco
 
 def attributed(renderer: Renderer, recorded: RecordedBranch) -> Recorded:
     return attribute_recorded(recorded, renderer)
+
+
+def test_contents_that_only_some_nodes_record_are_said_to_go_unused(renderer: Renderer) -> None:
+    nodes = list(by_rendering(renderer, MESSAGES).nodes)
+    first = nodes[0].tokens
+    assert first is not None
+    nodes[0] = nodes[0]._replace(tokens=first._replace(is_content=np.ones(len(first.token_ids), bool)))
+    tokens, status = attributed(renderer, branch(nodes))
+    assert (status, tokens.recorded_is_content) == (CONTENT_UNUSED_STATUS, None)
 
 
 def test_the_templates_own_ids_are_attributed_as_rendering_does(renderer: Renderer) -> None:

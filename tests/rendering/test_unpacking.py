@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import pickle
+import random
 import tracemalloc
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokscore.rendering.conversations import CUT_ARRAY, decode_record
+from tokscore.rendering.conversations import CUT_ARRAY, CUT_FILE, decode_record
 from tokscore.rendering.errors import ConversationError, InputError
 from tokscore.rendering.joining import Source, batch_pairs, joined
 from tokscore.rendering.unpacking import spool, unpacked
@@ -151,8 +154,7 @@ def test_object_over_several_lines_becomes_one(tmp_path: Path) -> None:
         b'{"a":1}\n{"b":2}\n',
         b'{"a":1}',
         b'{"a":1\n{"b":2}\n',
-        b'{\n "a": 1\n}\n{\n "b": 2\n}\n',
-        b'{\n "a": 1\n',
+        b'{\n{"a": 1}\n{"b": 2}\n',
         b"{" + b'"a":{' * 5000 + b"\n",
         b"not JSON\n",
         b"\n\n",
@@ -164,6 +166,15 @@ def test_what_is_no_single_value_is_left_as_it_is(tmp_path: Path, content: bytes
     path = tmp_path / "input.jsonl"
     path.write_bytes(content)
     assert unpacked(path, "input.jsonl") == path
+
+
+def test_objects_over_several_lines_become_one_line_each(tmp_path: Path) -> None:
+    found = lines(tmp_path, b'{\n "a": "}\\n{"\n}\n{\n "b": {}\n}\n{"c": 3}\n')
+    assert [json.loads(line) for line in found] == [{"a": "}\n{"}, {"b": {}}, {"c": 3}]
+
+
+def test_an_object_over_several_lines_that_is_cut_is_one_record(tmp_path: Path) -> None:
+    assert lines(tmp_path, b'{\n "a": [\n  1,\n  "x') == [b'{ "a": [ 1, "x']
 
 
 # compressed files and tables
@@ -179,10 +190,53 @@ def test_compressed_lines_are_what_was_compressed(tmp_path: Path) -> None:
     assert lines(tmp_path, gzip.compress(b'{"a":1}\n{"b":2}\n')) == [b'{"a":1}', b'{"b":2}']
 
 
-def test_damaged_compressed_file_is_named(tmp_path: Path) -> None:
+def compressed(text: bytes, codec: str) -> bytes:
+    found = gzip.compress(text) if codec == "gzip" else pa.compress(text, codec=codec, asbytes=True)
+    assert isinstance(found, bytes)
+    return found
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+def test_all_that_a_cut_compressed_file_holds_comes_before_the_cut(tmp_path: Path, codec: str) -> None:
+    rng = random.Random(4)
+    rows = [b'{"a": %d}' % rng.getrandbits(60) for _ in range(60_000)]
+    content = compressed(b"\n".join(rows) + b"\n", codec)
+    *kept, mark = lines(tmp_path, content[: len(content) * 3 // 4])
+    assert kept == rows[: len(kept)]
+    assert len(kept) > len(rows) * 0.6  # zstd has blocks of 128 KiB
+    with pytest.raises(ConversationError, match=rf"^is missing, and .* \({codec} says: Truncated compressed"):
+        decode_record(mark)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (b'{"a":1}\n{"b":2}\n', [b'{"a":1}', b'{"b":2}']),
+        (b'{"a":1}\n{"b":2}', [b'{"a":1}', b'{"b":2}']),
+        (b'{"a":1}\n{"b":[1,2', [b'{"a":1}']),
+        (b'[{"a":1},\n{"b":2}', [b'{"a":1}', b'{"b":2}']),
+        (b'[{"a":1},\n{"b":[1,\n2', [b'{"a":1}']),
+        (b"", []),
+    ],
+)
+def test_a_cut_is_one_line_wherever_it_is(tmp_path: Path, text: bytes, kept: list[bytes]) -> None:
+    stream = zlib.compressobj(wbits=31)
+    begun = stream.compress(text) + stream.flush(zlib.Z_SYNC_FLUSH)
+    *found, mark = lines(tmp_path, begun)
+    assert found == kept
+    assert mark == CUT_FILE + b"gzip says: Truncated compressed stream"
+
+
+def test_damage_from_the_first_byte_on_is_one_line(tmp_path: Path) -> None:
     content = gzip.compress(b'{"a":1}\n' * 1000)
-    with pytest.raises(InputError, match=r"^input\.json is damaged: .* Compress it again\.$"):
-        lines(tmp_path, content[:10] + b"\0\0\0\0" + content[14:])
+    (mark,) = lines(tmp_path, content[:10] + b"\0\0\0\0" + content[14:])
+    assert mark.startswith(CUT_FILE + b"gzip says: zlib inflate failed")
+
+
+@pytest.mark.parametrize("content", [pickle.dumps({"messages": []}), b"PK\x03\x04\x00\x00archive/data.pkl"])
+def test_pickles_are_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(InputError, match=r"^input\.json is a pickle or a zip archive, .*\nPickles are never"):
+        lines(tmp_path, content)
 
 
 def test_rows_of_a_parquet_file_become_lines(tmp_path: Path) -> None:
@@ -216,6 +270,39 @@ def test_keys_that_only_other_rows_of_a_parquet_file_have_are_left_out(tmp_path:
     pq.write_table(pa.Table.from_pylist([one, two, {**one, "tools": None}]), path)
     found = unpacked(path, "table.parquet").read_bytes().splitlines()
     assert [msgspec.json.decode(line) for line in found] == [one, two, {**one, "tools": None}]
+
+
+def test_parts_of_a_content_have_their_own_keys(tmp_path: Path) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "a.png"}}
+    said = [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, picture]}]
+    path = tmp_path / "table.parquet"
+    pq.write_table(pa.table({"messages": [said, [{"role": "user", "content": None}]]}), path)
+    first, second = unpacked(path, "table.parquet").read_bytes().splitlines()
+    assert msgspec.json.decode(first) == {"messages": said}
+    assert msgspec.json.decode(second) == {"messages": [{"role": "user", "content": None}]}
+
+
+def test_maps_of_a_parquet_file_are_objects(tmp_path: Path) -> None:
+    number = pa.map_(pa.string(), pa.float64())
+    function = pa.struct([("name", pa.string()), ("arguments", number)])
+    table = pa.table(
+        {
+            "calls": pa.array(
+                [[{"name": "f", "arguments": [("x", 1.5), ("y", None)]}], None], pa.list_(function)
+            ),
+            "logprobs": pa.array([[("a", -math.inf)], []], number),
+            "counts": pa.array([[(7, 1)], None], pa.map_(pa.int64(), pa.int8())),
+        }
+    )
+    path = tmp_path / "table.parquet"
+    pq.write_table(table, path)
+    first, second = map(decode_record, unpacked(path, "table.parquet").read_bytes().splitlines())
+    assert first == {
+        "calls": [{"name": "f", "arguments": {"x": 1.5, "y": None}}],
+        "logprobs": {"a": -math.inf},
+        "counts": {"7": 1},
+    }
+    assert second == {"calls": None, "logprobs": {}, "counts": None}
 
 
 def test_infinities_of_a_parquet_file_stay(tmp_path: Path) -> None:
@@ -372,11 +459,29 @@ def test_joined_file_is_not_taken_for_outputs(tmp_path: Path) -> None:
     assert pairs(both, other) == [Source(both, 0), Source(other, 1)]
 
 
-def test_outputs_of_unknown_requests_are_named(tmp_path: Path) -> None:
+def test_outputs_whose_first_has_no_request_are_joined_by_a_later_one(tmp_path: Path) -> None:
+    other = write(tmp_path / "other.jsonl", request("o"))
     requests = write(tmp_path / "in.jsonl", request("a"))
-    outputs = write(tmp_path / "out.jsonl", output("z"))
-    with pytest.raises(InputError, match=r'^out\.jsonl: its first custom_id "z" is in none of the files'):
-        pairs(requests, outputs)
+    outputs = write(tmp_path / "out.jsonl", output("z"), output("a"))
+    alone, found = pairs(other, requests, outputs)
+    assert alone == Source(other, 0)
+    answered, unusable = decoded(found.path)
+    assert (answered["custom_id"], answered["output"]) == ("a", "out.jsonl:2")
+    assert unusable["output"] == "out.jsonl:1"
+    assert unusable["unusable"].startswith('has custom_id "z", which in.jsonl lacks')
+
+
+def test_outputs_of_unknown_requests_are_unusable_one_by_one(tmp_path: Path) -> None:
+    requests = write(tmp_path / "in.jsonl", request("a"))
+    outputs = write(tmp_path / "out.jsonl", output("y"), output("z"))
+    (found,) = pairs(requests, outputs)
+    assert [each.get("unusable", "")[:17] for each in decoded(found.path)] == [
+        "",
+        'has custom_id "y"',
+        'has custom_id "z"',
+    ]
+    other = write(tmp_path / "other.jsonl", request("b"))
+    assert [source.path for source in pairs(requests, other, outputs)] == [requests, other, outputs]
 
 
 def test_outputs_that_fit_two_batches_are_named(tmp_path: Path) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tokscore.rendering import open_source
+from tokscore.rendering.answer_logprobs import LOGPROBS_UNUSED_STATUS
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.formats.openai_batch import FORMAT as BATCH
 from tokscore.rendering.formats.openai_batch import IDS_UNUSED_STATUS
+from tokscore.rendering.rendered import RenderedConversation
 from tokscore.rendering.run import OnError, render
 from tokscore.rendering.traces import Usage
 
@@ -146,7 +149,7 @@ def test_batch_template_variables_are_named_by_their_place() -> None:
 def test_batch_ids_of_answers_go_unused_without_those_of_the_prompt() -> None:
     record = changed(batch("sum"), *BODY, "prompt_token_ids", to=None)
     found = trace(BATCH, record)
-    assert found.status == IDS_UNUSED_STATUS
+    assert found.status == f"{IDS_UNUSED_STATUS},{LOGPROBS_UNUSED_STATUS}"  # those of the prompt
     assert all(node.tokens is None for node in found.nodes)
     assert len(found.branches) == 2
     assert failure(BATCH, changed(record, *CHOICE, "token_ids", 0, to=-1)).endswith(
@@ -175,3 +178,57 @@ def test_a_broken_line_of_outputs_costs_one_conversation(tiny_model: Path, tmp_p
         ("in.jsonl", 2, 'is "no output for this request"; exp'),
         ("out.jsonl", 2, "is not JSON: Input data was truncate"),
     ]
+
+
+def said_of(text: str, logprob: float, content: bytes | None = None) -> dict[str, object]:
+    return {"token": text, "logprob": logprob, "bytes": None if content is None else list(content)}
+
+
+FIRST, SECOND = said_of("Y", -0.5, b"Y"), said_of("o", -0.25)
+HALVES = [said_of("\ufffd", -1.0, "\ufffd".encode()), said_of("", -2.0, b"\xa9")]
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "expected"),
+    [
+        ("Yo", [FIRST, SECOND], [-0.5, -0.25, NAN]),
+        ("Yo", [FIRST, SECOND, said_of("<|im_end|>", -0.125)], [-0.5, -0.25, -0.125]),
+        ("Yo", [FIRST, SECOND, said_of("", -0.125, b"")], [-0.5, -0.25, -0.125]),
+        ("é", HALVES, [-1.0, -2.0, NAN]),
+        ("Yo", [said_of("Yo", -0.5)], None),
+        ("Yo", [FIRST, said_of("a", -0.25)], None),
+        ("Yo", [FIRST, SECOND, said_of("!", -0.25)], None),
+        ("Yo", [FIRST], None),
+    ],
+)
+def test_logprobs_without_ids_are_kept_where_the_same_tokens_are_rendered(
+    tiny_model: Path, tmp_path: Path, text: str, content: list[object], expected: list[float] | None
+) -> None:
+    ask = [{"role": "assistant", "content": "Yo"}, {"role": "user", "content": "Hi"}]
+    answer = {"message": {"role": "assistant", "content": text}, "logprobs": {"content": content}}
+    record = {
+        "custom_id": "a",
+        "request": {"body": {"messages": ask}},
+        "response": {"status_code": 200, "body": {"choices": [answer]}},
+    }
+    (tmp_path / "a.jsonl").write_text(json.dumps(record))
+    source = open_source(str(tmp_path / "a.jsonl"), str(tiny_model))
+    (found,) = source.read(source.parts[0])
+    assert isinstance(found, RenderedConversation)
+    recorded = found.tokens.recorded_logprobs
+    if expected is None:
+        assert (found.row.status, recorded) == (LOGPROBS_UNUSED_STATUS, None)
+    else:
+        assert found.row.status == "ok"
+        assert recorded is not None
+        is_answer = (found.tokens.message_indices == 2) & (found.tokens.sampled_mask == 1)
+        np.testing.assert_array_equal(recorded[is_answer], np.array(expected, np.float32))
+        assert np.isnan(recorded[~is_answer]).all()
+
+
+def test_logprobs_of_a_prompt_without_ids_are_said_to_go_unused() -> None:
+    record = changed(batch("plain"), *BODY, "prompt_logprobs", to=[None, {"9": {"logprob": -0.5}}])
+    assert trace(BATCH, record).status == LOGPROBS_UNUSED_STATUS
+    said = failure(BATCH, changed(batch("plain"), *CHOICE, "logprobs", "content", 0, "bytes", 1, to=256))
+    assert said.endswith("choices[0].logprobs.content[0].bytes[1] is 256; expected a byte, 0 to 255.")
