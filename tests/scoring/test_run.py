@@ -255,7 +255,8 @@ def test_minus_infinity_is_written_as_it_is_and_a_positive_logprob_is_not(
     spec: EngineSpec, tmp_path: Path
 ) -> None:
     def spoil(key: int, scores: SequenceScores) -> SequenceScores:
-        return replace(scores, logprobs=np.full_like(scores.logprobs, -np.inf if key == 0 else 0.1))
+        logprobs = np.full_like(scores.logprobs, -np.inf if key == 0 else 0.1)
+        return replace(scores, logprobs=logprobs, ranks=np.full_like(scores.ranks, VOCAB_SIZE))
 
     source = MemorySource([sequences(5, 6)])
     assert score(source, tmp_path, faked(spec, spoil), on_error=OnError.SKIP).n_failed == 1
