@@ -110,7 +110,8 @@ class VllmEngine:
         }
         if path == FUSED:
             details |= self._install(settings)
-            details["logits_rows"] = settings.logits_bytes // (4 * self.vocab_size)
+            details["logits_bytes"] = settings.logits_bytes
+            details["logits_rows"] = max(1, settings.logits_bytes // (4 * self.vocab_size))
         else:
             self._refuse_what_only_the_fused_path_can()
         if path != FLAT:
@@ -146,7 +147,7 @@ class VllmEngine:
         settings = vllm_settings(self._spec, self._longest, stock=path != FUSED, gpu_bytes=gpu_bytes)
         self._llm = LLM(**settings.arguments)
         self._engine = self._llm.llm_engine
-        check_config(self._engine.vllm_config)
+        check_config(self._engine.vllm_config, self._longest)
         return settings
 
     def _install(self, settings: VllmSettings) -> dict[str, str]:

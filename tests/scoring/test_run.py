@@ -179,7 +179,8 @@ def test_other_settings_are_refused_with_what_differs(
 def test_the_maximum_length_is_scored_and_one_more_is_not(spec: EngineSpec, tmp_path: Path) -> None:
     source = MemorySource([sequences(MAX_LENGTH, MAX_LENGTH + 1, 4)])
     with pytest.raises(
-        ConversationError, match=r"^memory.jsonl:2: has 1,025 tokens; the model's maximum is 1,024\.$"
+        ConversationError,
+        match=r"^memory.jsonl:2: has 1,025 tokens; the model's maximum is 1,024\.\nIf .*max_model_len=N",
     ):
         score(source, tmp_path / "fail", never_started(spec))
     summary = score(source, tmp_path / "skip", spec, on_error=OnError.SKIP)
