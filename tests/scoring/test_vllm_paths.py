@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from tokscore.rendering.errors import EngineError, UsageError
 from tokscore.scoring import TokenSequence, plan_engine
@@ -176,6 +178,35 @@ def test_yarn_is_scored_up_to_the_length_that_it_reaches(
     assert engine.max_length == 1_024
     [scores] = scores_of(engine, [ids])
     np.testing.assert_allclose(scores.logprobs, whole(tmp_path, ids), atol=ATOL)
+
+
+@pytest.mark.parametrize("name", [pytest.param("vllm", marks=vllm)])
+def test_a_float32_head_keeps_what_a_bf16_head_rounds_away(
+    start: EngineStarter, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Against float64 logits of the hidden states that vLLM's bf16 body hands to the head."""
+    weight = load_file(tiny_llama / "model.safetensors")["lm_head.weight"].bfloat16().double()
+    from tokscore.scoring.engines import vllm_worker
+
+    hidden_states = []
+    step = vllm_worker.PromptScorer.step
+
+    def watched(scorer: object, spans: object, states: torch.Tensor, targets_of: object) -> object:
+        hidden_states.append(states.double())
+        return step(scorer, spans, states, targets_of)
+
+    monkeypatch.setattr(vllm_worker.PromptScorer, "step", watched)
+    ids = random_ids(14, 300)
+    errors = {}
+    for head in ("model", "float32"):
+        options = EngineOptions(head_dtype=head)
+        engine = start(name, tiny_llama, dtype="bfloat16", options=options)
+        assert engine.details["head_dtype"] == ("float32" if head == "float32" else "bfloat16")
+        [scores] = scores_of(engine, [ids])
+        expected = (hidden_states[-1][:299] @ weight.T).log_softmax(-1)[np.arange(299), ids[1:]]
+        errors[head] = np.abs(scores.logprobs - expected.numpy())
+    assert errors["float32"].max() < 2e-5
+    assert errors["model"].mean() > 1e-3
 
 
 def test_options_for_vllm_are_refused_elsewhere(tiny_llama: Path) -> None:
