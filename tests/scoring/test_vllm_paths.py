@@ -94,7 +94,7 @@ def test_a_path_that_fails_its_test_gives_way_to_the_next(
 
     real = vllm_worker.score_rows
     monkeypatch.setattr(
-        vllm_worker, "score_rows", lambda *given: real(*given)._replace(logprobs=real(*given).logprobs - 0.01)
+        vllm_worker, "score_rows", lambda *given: real(*given)._replace(entropy=real(*given).entropy + 5)
     )
     engine = plan_engine(str(tiny_llama), engine="vllm", top_k=3).start(64)
     try:
