@@ -110,6 +110,11 @@ class VllmEngine:
             self._refuse_what_only_the_fused_path_can()
         if path != FLAT:
             keep_tensors()
+        if self._quantization is not None:
+            details["quantization"] = self._quantization
+        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+            if settings.arguments[name] > 1:
+                details[name] = settings.arguments[name]
         if "gpu_memory_utilization" in settings.arguments:
             details["gpu_memory_utilization"] = settings.arguments["gpu_memory_utilization"]
         difference = self._self_test(settings.batch_tokens)
@@ -142,6 +147,8 @@ class VllmEngine:
         self._llm = LLM(**settings.arguments)
         self._engine = self._llm.llm_engine
         check_config(self._engine.vllm_config, self._longest)
+        quantization = self._engine.vllm_config.model_config.quantization
+        self._quantization = None if quantization is None else str(quantization)
         return settings
 
     def _install(self, settings: VllmSettings) -> dict[str, str]:
