@@ -68,7 +68,9 @@ EngineArguments = Annotated[
     option(
         "--engine-arg",
         metavar="NAME=VALUE",
-        help="Passed on to vLLM's LLM; VALUE is JSON, otherwise text. May be given several times.",
+        help="Passed on to vLLM's LLM; VALUE is JSON, otherwise text. May be given several times. Two are "
+        "tokscore's: max_model_len=N, the tokens that the model takes where its configuration says otherwise "
+        "(all engines), and logits_bytes=N, the memory for logits.",
     ),
 ]
 

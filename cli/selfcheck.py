@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokscore.cli import options
+from tokscore.cli import engine_options, options
+from tokscore.cli.engine_options import EnginePathChoice, HeadDtypeChoice, make_engine_options
 from tokscore.cli.options import Format
 from tokscore.cli.output import Column, counted, note, print_json, print_rows
 
 if TYPE_CHECKING:
+    from tokscore.scoring import EngineSpec
     from tokscore.scoring.agreement import Agreement
     from tokscore.scoring.selfcheck import Chosen, SelfCheck
 
@@ -95,6 +97,13 @@ def selfcheck(
         ),
     ] = 20_000,
     seed: Annotated[int, options.option("--seed", help="Of the random order.")] = 0,
+    head_dtype: engine_options.HeadDtype = HeadDtypeChoice.AUTO,
+    engine_path: engine_options.EnginePath = EnginePathChoice.AUTO,
+    tensor_parallel_size: engine_options.TensorParallelSize = 1,
+    pipeline_parallel_size: engine_options.PipelineParallelSize = 1,
+    quantization: engine_options.Quantization = None,
+    batch_tokens: engine_options.BatchTokens = None,
+    engine_arg: engine_options.EngineArguments = None,
     template: options.Template = None,
     revision: options.Revision = None,
     input_format: options.InputFormat = None,
@@ -108,7 +117,8 @@ def selfcheck(
 ) -> None:
     """Check an engine against transformers in float32, and against itself in another order.
 
-    Prints how far logprobs differ, and exits with 1 where that is more than the limits.
+    Prints how far logprobs differ, and exits with 1 where that is more than the limits. Options about the
+    engine are those of logprobs; the reference takes none of them.
     """
     from tokscore.rendering.errors import ExitCode, UsageError
     from tokscore.rendering.inputs import expand_patterns
@@ -118,7 +128,22 @@ def selfcheck(
     if out is not None and not out.absolute().parent.is_dir():
         raise UsageError(f"{out} is in no directory that exists; make it first.")
     asked = {"top_k": top_k, "temperature": temperature, "revision": revision}
-    spec = plan_engine(model, engine=engine.value, dtype=dtype.value, **asked)  # type: ignore[arg-type]
+    engine_settings = make_engine_options(
+        head_dtype,
+        engine_path,
+        tensor_parallel_size,
+        pipeline_parallel_size,
+        quantization,
+        batch_tokens,
+        engine_arg,
+    )
+    spec = plan_engine(
+        model,
+        engine=engine.value,
+        dtype=dtype.value,
+        options=engine_settings,
+        **asked,  # type: ignore[arg-type]
+    )
     reference = plan_engine(model, engine="transformers", dtype="float32", **asked)  # type: ignore[arg-type]
     limits = selfcheck.default_limits(spec.identity.dtype)
     limits = selfcheck.Limits(
@@ -135,7 +160,9 @@ def selfcheck(
     chosen = selfcheck.choose(source, spec, max_tokens_total)
     _note_choice(chosen, max_tokens_total)
     found = selfcheck.selfcheck(chosen, spec, reference, limits, seed=seed, progress=note)
-    document = _document(found, chosen, top_k, temperature)
+    in_effect = [f"{name.replace('_', ' ')} {value}" for name, value in found.details.items()]
+    note(f"engine: {', '.join(in_effect)}")
+    document = _document(found, chosen, spec)
     if out is not None:
         _write(out, document)
     _print(found, document, form)
@@ -155,24 +182,32 @@ def _note_choice(chosen: Chosen, max_tokens_total: int) -> None:
         note(f"{counted(chosen.n_failed, 'conversation')} could not be rendered.")
 
 
-def _document(
-    found: SelfCheck, chosen: Chosen, top_k: int, temperature: float
-) -> dict[str, Any]:  # Any: JSON values
+def _document(found: SelfCheck, chosen: Chosen, spec: EngineSpec) -> dict[str, Any]:  # Any: JSON values
     """The result as `docs/selfcheck.md` describes it; numbers that are not finite are null."""
     floor = found.noise_floor
     return {
         "model": found.engine.name,
+        "revision": found.engine.revision,
         "engine": found.engine.engine,
         "engine_version": found.engine.engine_version,
         "dtype": found.engine.dtype,
+        "options": {
+            "head_dtype": spec.options.head_dtype,
+            "engine_path": spec.options.path,
+            "tensor_parallel_size": spec.options.tensor_parallel,
+            "pipeline_parallel_size": spec.options.pipeline_parallel,
+            "quantization": spec.options.quantization,
+            "batch_tokens": spec.options.batch_tokens,
+            "engine_arg": dict(spec.options.arguments),
+        },
         "details": found.details,
         "reference": {
             "engine": found.reference.engine,
             "engine_version": found.reference.engine_version,
             "dtype": found.reference.dtype,
         },
-        "top_k": top_k,
-        "temperature": temperature,
+        "top_k": spec.top_k,
+        "temperature": spec.temperature,
         "n_conversations": found.n_conversations,
         "n_left_out": chosen.n_left_out,
         "n_failed": chosen.n_failed,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from tokscore.rendering.errors import ConversationError, EngineError
+from tokscore.scoring.row_checks import find_fault
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -135,7 +136,13 @@ def last_line(error: Exception) -> str:
     return lines[-1].strip() if lines else type(error).__name__
 
 
-def check_scores(scores: SequenceScores, n_rows: int, top_k: int, conversation_id: str) -> None:
+def check_scores(
+    scores: SequenceScores,
+    n_rows: int,
+    top_k: int,
+    conversation_id: str,
+    token_ids: NDArray[np.int32] | None = None,
+) -> None:
     """Check what an engine returned for one conversation. Nothing is padded, cut or clamped.
 
     Args:
@@ -143,10 +150,13 @@ def check_scores(scores: SequenceScores, n_rows: int, top_k: int, conversation_i
         n_rows: Tokens that were to be scored.
         top_k: Alternatives asked for at every position.
         conversation_id: For the message.
+        token_ids: The tokens that were to be scored, int32 [n_rows]; without them it is not checked that
+            they are among the most likely ids where their rank says so.
 
     Raises:
         EngineError: Rows or alternatives are missing or too many; the engine cannot be trusted.
-        ConversationError: NaN, or a logprob above zero. -inf is a valid logprob.
+        ConversationError: NaN, a logprob above zero, or numbers that no distribution has together. -inf is
+            a valid logprob.
     """
     shapes = {
         "logprobs": (scores.logprobs.shape, (n_rows,)),
@@ -176,3 +186,9 @@ def check_scores(scores: SequenceScores, n_rows: int, top_k: int, conversation_i
             )
     if scores.entropy is not None and bool(np.isnan(scores.entropy).any()):
         raise ConversationError(f"conversation {conversation_id} has NaN in its entropy.")
+    fault = find_fault(scores, token_ids)
+    if fault is not None:
+        raise ConversationError(
+            f"conversation {conversation_id}, row {fault.row} of {n_rows}: {fault.reason}.",
+            hint="No distribution has these numbers together. Try another --engine-path or --engine.",
+        )

@@ -6,7 +6,7 @@ import importlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
@@ -26,6 +26,10 @@ DTYPES = (AUTO, "float32", "bfloat16", "float16")
 HEAD_DTYPES = (AUTO, "model", "float32")
 PATHS = (AUTO, "fused", "tensors", "flat")
 
+# Engine arguments that are not vLLM's: how many tokens the model takes, which every engine knows, and the
+# memory for logits.
+LENGTH_ARGUMENT, LOGITS_ARGUMENT = SIZE_ARGUMENTS = ("max_model_len", "logits_bytes")
+
 # Engine -> the package it needs beyond tokscore's own, and the extra that brings it.
 _NEEDS = {"vllm": ("vllm", "vllm"), "transformers": ("torch", "cpu")}
 
@@ -40,7 +44,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
         pipeline_parallel: Devices that share the layers.
         quantization: Method for vLLM; None for what the model's configuration says.
         batch_tokens: Tokens of one forward pass; None for the engine's choice.
-        arguments: Passed on to vLLM's `LLM` as they are.
+        arguments: Passed on to vLLM's `LLM` as they are, but for `max_model_len`, which says how many tokens
+            the model takes where its configuration says otherwise, and `logits_bytes`, the memory for logits.
     """
 
     head_dtype: str = "auto"
@@ -127,6 +132,8 @@ def plan_engine(
     _check_options(options, name, temperature)
     _check_installed(name)
     files = find_model(model, revision)
+    if LENGTH_ARGUMENT in options.arguments:
+        files = replace(files, max_length=options.arguments[LENGTH_ARGUMENT])
     if not 0 <= top_k <= files.vocab_size:
         raise UsageError(
             f"top-k is {top_k}; expected 0 to {files.vocab_size}, the vocabulary size of {files.name}."
@@ -179,6 +186,10 @@ def _check_options(options: EngineOptions, engine: str, temperature: float) -> N
     ):
         if number is not None and number < 1:
             raise UsageError(f"{name} is {number}; expected at least 1.")
+    for name in SIZE_ARGUMENTS:
+        value = options.arguments.get(name, 1)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise UsageError(f"--engine-arg {name} is {value!r}; expected a whole number above 0.")
     if engine == "vllm":
         from tokscore.scoring.engines.vllm_settings import check_arguments
 
@@ -189,11 +200,12 @@ def _check_options(options: EngineOptions, engine: str, temperature: float) -> N
                 "Leave out --engine-path, or use --engine transformers."
             )
         return
-    only_batch = EngineOptions(batch_tokens=options.batch_tokens, head_dtype=options.head_dtype)
-    if options != only_batch or options.head_dtype == "float32":
+    known = {name: value for name, value in options.arguments.items() if name == LENGTH_ARGUMENT}
+    for_any = EngineOptions(batch_tokens=options.batch_tokens, head_dtype=options.head_dtype, arguments=known)
+    if options != for_any or options.head_dtype == "float32":
         raise UsageError(
-            "--engine-path, --engine-arg, --head-dtype float32, --quantization and the parallel sizes are "
-            f"for vLLM; the engine is {engine}."
+            "--engine-path, --engine-arg but for max_model_len, --head-dtype float32, --quantization and the "
+            f"parallel sizes are for vLLM; the engine is {engine}."
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -34,6 +35,7 @@ class ModelFiles:
         revision: Commit on the hub, where known.
         vocab_size: Width of the logits.
         max_length: Most tokens in one sequence.
+        config_length: The same as the configuration says it, where the user says otherwise.
         dtype: Type that the configuration states, float32 where it states none.
         kv_width: Numbers that a key-value cache holds for one token.
     """
@@ -43,6 +45,7 @@ class ModelFiles:
     revision: str | None
     vocab_size: int
     max_length: int
+    config_length: int
     dtype: str
     kv_width: int
 
@@ -135,15 +138,37 @@ def _describe(path: Path, name: str, revision: str | None) -> ModelFiles:
     if not isinstance(vocab_size, int):
         raise InputError(f"{name}: config.json states no vocab_size; expected a causal language model.")
     dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
-    return ModelFiles(path, name, revision, vocab_size, _max_length(config), dtype, _kv_width(config))
+    max_length = max_length_of(config)
+    return ModelFiles(path, name, revision, vocab_size, max_length, max_length, dtype, _kv_width(config))
 
 
-def _max_length(config: PretrainedConfig) -> int:
+def max_length_of(config: PretrainedConfig) -> int:
+    """Most tokens in one sequence.
+
+    YaRN reaches `factor` times the original length, whether `max_position_embeddings` says so or still holds
+    the original. Other ways to scale positions leave it open whether it is scaled already: it is believed.
+
+    Source:
+        Peng et al. (2023), YaRN: Efficient Context Window Extension of Large Language Models, section 3.
+    """
     for key in ("max_position_embeddings", "max_sequence_length", "max_seq_len", "seq_length"):
         value = getattr(config, key, None)
         if isinstance(value, int) and value > 0:
-            return value
+            return max(value, _yarn_length(config, value))
     return UNLIMITED_LENGTH
+
+
+def _yarn_length(config: PretrainedConfig, stated: int) -> int:
+    """What YaRN reaches, 0 without it; the shortest where layers differ."""
+    found = getattr(config, "rope_parameters", None) or {}
+    # Of all layers, or by their kind; None for those without rotary positions.
+    kinds = [value for value in found.values() if isinstance(value, Mapping)] or [found]
+    lengths = []
+    for kind in kinds:
+        factor = kind.get("factor") if kind.get("rope_type", kind.get("type")) == "yarn" else None
+        original = kind.get("original_max_position_embeddings") or stated
+        lengths.append(int(original * factor) if factor else 0)
+    return min(lengths)
 
 
 def _kv_width(config: PretrainedConfig) -> int:

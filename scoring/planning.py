@@ -188,7 +188,11 @@ def admit(conversation: RenderedConversation, spec: EngineSpec, max_length: int 
     token_ids = conversation.tokens.token_ids
     n_tokens, limit, vocab_size = len(token_ids), spec.model.max_length, spec.model.vocab_size
     if n_tokens > limit:
-        return failure(conversation, f"has {n_tokens:,} tokens; the model's maximum is {limit:,}.")
+        return failure(
+            conversation,
+            f"has {n_tokens:,} tokens; the model's maximum is {limit:,}.",
+            "If the model takes more, say so: --engine-arg max_model_len=N.",
+        )
     if max_length is not None and n_tokens > max_length:
         return failure(conversation, f"has {n_tokens:,} tokens; --max-length is {max_length:,}.")
     largest = int(token_ids.max(initial=-1))

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # Sequences that fail alone, one after the other, before the engine is taken to be broken.
 MAX_FAILURES = 8
+# Details that differ from one start to the next without a reason.
+CHANCE = {"self_test_max_difference"}
 
 
 class EngineFailure(NamedTuple):
@@ -32,7 +34,7 @@ class RetryingEngine:
     """Runs an engine; a failure of it costs the sequences that it fails on alone, not the run.
 
     Attributes:
-        load_s: Seconds that starting it took, all starts together.
+        details: How the engine scores; of the latest start.
     """
 
     def __init__(self, spec: EngineSpec, longest: int, tell: Callable[[str], None]) -> None:
@@ -51,6 +53,16 @@ class RetryingEngine:
     def _running(self) -> Engine:
         if self._engine is None:
             self._engine = self._spec.start(self._longest)
+            before, self.details = self.details, getattr(self._engine, "details", {})
+            differences = [
+                f"{name.replace('_', '-')} was {before.get(name)} and is {self.details.get(name)}"
+                for name in sorted({*before, *self.details} - CHANCE)
+                if before.get(name) != self.details.get(name)
+            ]
+            if differences:
+                self._tell(
+                    f"warning: the engine that was started again runs otherwise: {'; '.join(differences)}."
+                )
         return self._engine
 
     def score(

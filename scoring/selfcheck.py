@@ -201,7 +201,7 @@ def selfcheck(
 
     Raises:
         EngineError: One of them cannot start, failed, or left out rows.
-        ConversationError: NaN, or a logprob above zero.
+        ConversationError: NaN, a logprob above zero, or numbers that no distribution has together.
     """
     longest = max(len(sequence.token_ids) for sequence in chosen.sequences)
     progress(f"starting {spec.identity.engine} in {spec.identity.dtype}")
@@ -249,8 +249,10 @@ def _pass(
     found: dict[int, SequenceScores] = {}
     for group in groups:
         for key, scores in engine.score(group):
-            n_rows = chosen.sequences[key].n_rows
-            check_scores(scores, n_rows, spec.top_k, chosen.conversation_ids[key])
+            sequence = chosen.sequences[key]
+            check_scores(
+                scores, sequence.n_rows, spec.top_k, chosen.conversation_ids[key], sequence.targets()
+            )
             found[key] = scores
     missing = [name for key, name in enumerate(chosen.conversation_ids) if key not in found]
     if missing:

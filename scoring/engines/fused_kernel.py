@@ -57,7 +57,7 @@ def _score_rows(  # type: ignore[no-untyped-def]  # Triton's pointers and values
         total = total * scale + tl.sum(tl.sum(weights, axis=1), axis=0)
         peak = new_peak
     log_total = tl.log(total)
-    tl.store(log_totals + row, peak + log_total)
+    tl.store(log_totals + row, log_total)
     tl.store(entropies + row, log_total - weighted / total)
     tl.store(ranks + row, rank)
     tl.store(logprobs + row, realised * inverse_temperature - peak - log_total)
@@ -69,6 +69,7 @@ def score_rows_on_gpu(
     """`fused.score_rows` for logits on a CUDA device whose rows are contiguous."""
     if logits.stride(1) != 1:
         logits = logits.contiguous()
+    token_ids = token_ids.contiguous()
     n_rows, vocab_size = logits.shape
     n_blocks = triton.cdiv(vocab_size, BLOCK_IDS)
     numbers = torch.empty((3, n_rows), device=logits.device, dtype=torch.float32)
@@ -93,4 +94,6 @@ def score_rows_on_gpu(
         num_warps=_WARPS,
     )
     top_logits, top_ids = select_top(logits, maxima, top_k)
-    return RowScores(logprobs, ranks, entropies, top_ids, top_logits / temperature - log_totals[:, None])
+    # As in the kernel, so that equal logits have equal logprobs and none is above 0.
+    scaled, peaks = top_logits * (1.0 / temperature), maxima.amax(1, keepdim=True) * (1.0 / temperature)
+    return RowScores(logprobs, ranks, entropies, top_ids, scaled - peaks - log_totals[:, None])

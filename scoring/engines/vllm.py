@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokscore.rendering.errors import EngineError
-from tokscore.scoring.engine import SequenceScores, TokenSequence, last_line
+from tokscore.rendering.errors import ConversationError, EngineError
+from tokscore.scoring.engine import SequenceScores, TokenSequence, check_scores, last_line
+from tokscore.scoring.engines.path_check import LIMIT, LIMIT_16_BIT, PLAIN_TOP_K, PathCheck, PathError
 from tokscore.scoring.engines.vllm_results import KEEP, from_flat, from_tensors, keep_tensors
 from tokscore.scoring.engines.vllm_settings import VllmSettings, check_config, vllm_settings
 from tokscore.scoring.engines.vllm_worker import MARK, WorkerSettings, runs_of
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from tokscore.rendering.manifest import ModelIdentity, Setting
     from tokscore.scoring.load import EngineSpec
 
@@ -30,11 +29,6 @@ FUSED, TENSORS, FLAT = PATHS = ("fused", "tensors", "flat")
 # Batches that wait in vLLM, so that it never waits for Python, and batches sorted by length at a time.
 QUEUED_BATCHES = {"cpu": 2, "gpu": 4}
 WINDOW_BATCHES = {"cpu": 4, "gpu": 32}
-# The self-test's limits on the difference between two paths, in nats: rounding in float32, and of logits
-# that one of them has in bf16.
-SELF_TEST_LIMIT = 1e-3
-SELF_TEST_LIMIT_16_BIT = 0.5
-SHORT_TEST_TOKENS = 5
 
 # Environment variables, where the user did not set them.
 _SETTINGS = {
@@ -79,10 +73,10 @@ class VllmEngine:
         for path in PATHS if spec.options.path == "auto" else (spec.options.path,):
             try:
                 self._start(path)
-            except (_PathError, EngineError) as error:
+            except (PathError, EngineError) as error:
                 reasons.append(f"{path}: {error}")
                 # Whatever went wrong with this vLLM, one that never started will not start again.
-                if not isinstance(error, _PathError):
+                if not isinstance(error, PathError):
                     raise
                 self.close()
             else:
@@ -94,7 +88,7 @@ class VllmEngine:
 
         Raises:
             EngineError: vLLM does not start.
-            _PathError: It does, but the path cannot be used.
+            PathError: It does, but the path cannot be used.
         """
         spec = self._spec
         with _quiet(), _engine_errors("could not start"):
@@ -110,11 +104,17 @@ class VllmEngine:
         }
         if path == FUSED:
             details |= self._install(settings)
-            details["logits_rows"] = settings.logits_bytes // (4 * self.vocab_size)
+            details["logits_bytes"] = settings.logits_bytes
+            details["logits_rows"] = max(1, settings.logits_bytes // (4 * self.vocab_size))
         else:
             self._refuse_what_only_the_fused_path_can()
         if path != FLAT:
             keep_tensors()
+        if self._quantization is not None:
+            details["quantization"] = self._quantization
+        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+            if settings.arguments[name] > 1:
+                details[name] = settings.arguments[name]
         if "gpu_memory_utilization" in settings.arguments:
             details["gpu_memory_utilization"] = settings.arguments["gpu_memory_utilization"]
         difference = self._self_test(settings.batch_tokens)
@@ -146,7 +146,9 @@ class VllmEngine:
         settings = vllm_settings(self._spec, self._longest, stock=path != FUSED, gpu_bytes=gpu_bytes)
         self._llm = LLM(**settings.arguments)
         self._engine = self._llm.llm_engine
-        check_config(self._engine.vllm_config)
+        check_config(self._engine.vllm_config, self._longest)
+        quantization = self._engine.vllm_config.model_config.quantization
+        self._quantization = None if quantization is None else str(quantization)
         return settings
 
     def _install(self, settings: VllmSettings) -> dict[str, str]:
@@ -167,48 +169,38 @@ class VllmEngine:
                 reason = error
             else:
                 return found[-1]
-        raise _PathError(last_line(reason)) if reason else AssertionError
+        raise PathError(last_line(reason)) if reason else AssertionError
 
     def _refuse_what_only_the_fused_path_can(self) -> None:
         if self._spec.temperature != 1:
-            raise _PathError(
+            raise PathError(
                 f"vLLM's own step ignores the temperature for prompts, so it cannot score at "
                 f"{self._spec.temperature}; use --engine transformers"
             )
         if self._spec.options.head_dtype == "float32" and self._spec.identity.dtype != "float32":
-            raise _PathError("a float32 head needs the fused path")
+            raise PathError("a float32 head needs the fused path")
 
     def _self_test(self, batch_tokens: int) -> float | None:
         """Largest difference between this path and vLLM's plain one; None where this is the plain one.
 
-        A short sequence is scored, and as many long ones as it takes for a batch to end inside one.
-
         Raises:
-            _PathError: Rows are missing, not finite, or differ by more than rounding explains.
+            PathError: Rows are missing, impossible, or differ by more than rounding explains.
         """
-        generator = np.random.default_rng(0)
-        long = max(1, min(self._longest, batch_tokens + 3))
-        lengths = [min(SHORT_TEST_TOKENS, self._longest), *[long] * -(-(batch_tokens + 3) // long)]
-        sequences = [
-            TokenSequence(key, generator.integers(0, self.vocab_size, length).astype(np.int32))
-            for key, length in enumerate(lengths)
-        ]
-        compares_plain = self._path != FLAT and self._spec.temperature == 1
+        limit = LIMIT if self.identity.dtype == "float32" else LIMIT_16_BIT
+        check = PathCheck(self.vocab_size, self._spec.temperature, limit)
+        sequences = check.sequences(self._longest, batch_tokens)
+        plain_top_k = min(self.vocab_size, max(PLAIN_TOP_K, self._spec.top_k))
         try:
             here = dict(self.score(sequences))
-            plain = dict(self._score(sequences, FLAT)) if compares_plain else here
-        except EngineError as error:
-            raise _PathError(str(error).partition("\n")[0]) from error
-        for key, sequence in enumerate(sequences):
-            if here[key].logprobs.shape != (sequence.n_rows,) or np.isnan(here[key].logprobs).any():
-                raise _PathError(f"{sequence.n_rows} rows were asked for, others or NaN returned")
-        if not compares_plain:
-            return None
-        difference = max(_largest_difference(here[key].logprobs, plain[key].logprobs) for key in here)
-        limit = SELF_TEST_LIMIT if self.identity.dtype == "float32" else SELF_TEST_LIMIT_16_BIT
-        if difference > limit:
-            raise _PathError(f"its logprobs differ from vLLM's plain ones by {difference:.3g} nats")
-        return difference
+            for sequence in sequences:
+                scores = here[sequence.key]
+                check_scores(scores, sequence.n_rows, self._spec.top_k, "self-test", sequence.targets())
+            if self._path == FLAT:
+                return None
+            plain = dict(self._score(sequences, FLAT, plain_top_k))
+        except (EngineError, ConversationError) as error:
+            raise PathError(str(error).partition("\n")[0]) from error
+        return max(check.difference(here[key], plain[key]) for key in here)
 
     def score(self, sequences: Iterable[TokenSequence]) -> Iterator[tuple[int, SequenceScores]]:
         """Key and scores of every sequence, the longest of each window first.
@@ -216,9 +208,11 @@ class VllmEngine:
         Raises:
             EngineError: vLLM failed, or returned other rows than asked for.
         """
-        return self._score(sequences, self._path)
+        return self._score(sequences, self._path, self._spec.top_k)
 
-    def _score(self, sequences: Iterable[TokenSequence], path: str) -> Iterator[tuple[int, SequenceScores]]:
+    def _score(
+        self, sequences: Iterable[TokenSequence], path: str, top_k: int
+    ) -> Iterator[tuple[int, SequenceScores]]:
         """A bounded loop: requests go in while others run, and results come out as they are done."""
         windows = _Windows(sequences, self._window_tokens)
         running: dict[str, TokenSequence] = {}
@@ -227,10 +221,10 @@ class VllmEngine:
             while True:
                 while n_queued < self._queued_tokens and (sequence := windows.take()) is not None:
                     if sequence.n_rows == 0:
-                        yield sequence.key, _no_rows(self._spec.top_k, with_entropy=path == FUSED)
+                        yield sequence.key, _no_rows(top_k, with_entropy=path == FUSED)
                         continue
                     with _quiet(), _engine_errors("failed"):
-                        running[self._add(sequence, path)] = sequence
+                        running[self._add(sequence, path, top_k)] = sequence
                     n_queued += len(sequence.token_ids)
                 if not running:
                     return
@@ -242,13 +236,13 @@ class VllmEngine:
                     done = running.pop(output.request_id, None) if output.finished else None
                     if done is not None:
                         n_queued -= len(done.token_ids)
-                        yield done.key, self._scores_of(output, done, path)
+                        yield done.key, _scores_of(output, done, path, top_k)
         finally:
             if running:
                 with suppress(Exception), _quiet():  # The engine may be gone.
                     self._engine.abort_request(list(running))
 
-    def _add(self, sequence: TokenSequence, path: str) -> str:
+    def _add(self, sequence: TokenSequence, path: str, top_k: int) -> str:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -266,7 +260,7 @@ class VllmEngine:
         parameters = SamplingParams(
             max_tokens=1,
             temperature=0,
-            prompt_logprobs=self._spec.top_k,
+            prompt_logprobs=top_k,
             flat_logprobs=path == FLAT,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
@@ -278,11 +272,6 @@ class VllmEngine:
         self._engine.add_request(name, prompt, parameters)
         return name
 
-    def _scores_of(self, output: Vllm, sequence: TokenSequence, path: str) -> SequenceScores:
-        if path == FLAT:
-            return from_flat(output.prompt_logprobs, sequence, self._spec.top_k)
-        return from_tensors(output.prompt_logprobs, sequence, self._spec.top_k, is_fused=path == FUSED)
-
     def close(self) -> None:
         """Stop vLLM and free the model."""
         from vllm.distributed import cleanup_dist_env_and_memory
@@ -291,10 +280,6 @@ class VllmEngine:
             self._engine.engine_core.shutdown()
             del self._llm, self._engine
             cleanup_dist_env_and_memory()
-
-
-class _PathError(Exception):
-    """A way to take vLLM's logprobs does not work here."""
 
 
 class _Windows:
@@ -328,10 +313,10 @@ class _Windows:
             self._n_next += len(sequence.token_ids)
 
 
-def _largest_difference(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
-    """Of two rows of logprobs, in nats; -inf in both is no difference."""
-    different = one != other
-    return float(np.abs(one[different] - other[different]).max(initial=0))
+def _scores_of(output: Vllm, sequence: TokenSequence, path: str, top_k: int) -> SequenceScores:
+    if path == FLAT:
+        return from_flat(output.prompt_logprobs, sequence, top_k)
+    return from_tensors(output.prompt_logprobs, sequence, top_k, is_fused=path == FUSED)
 
 
 def _no_rows(top_k: int, *, with_entropy: bool) -> SequenceScores:

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokscore.rendering.errors import EngineError, UsageError
+from tokscore.scoring.load import LOGITS_ARGUMENT, SIZE_ARGUMENTS
+from tokscore.scoring.model import max_length_of
 
 if TYPE_CHECKING:
     from tokscore.scoring.load import EngineSpec
 
-# Logits that may exist at a time, in float32, by device.
+# Logits that may exist at a time, in float32, by device; `--engine-arg logits_bytes=N` says otherwise.
 LOGITS_BYTES = {"cpu": 64 * 2**20, "gpu": 1280 * 2**20}
 # What scoring needs beside the logits: their block maxima, candidates and copies, and CUDA's own.
 GPU_RESERVE_BYTES = 2 * 2**30
@@ -33,7 +35,6 @@ OWN_ARGUMENTS = {
     "tensor_parallel_size": "use --tensor-parallel-size",
     "pipeline_parallel_size": "use --pipeline-parallel-size",
     "max_num_batched_tokens": "use --batch-tokens",
-    "max_model_len": "it is the longest sequence",
     "max_logprobs": "it is --top-k",
     "logprobs_mode": "the table holds raw logprobs",
     "worker_extension_cls": "scoring has its own",
@@ -98,7 +99,7 @@ def vllm_settings(spec: EngineSpec, longest: int, *, stock: bool, gpu_bytes: int
     if stock:
         batch_tokens = max(MIN_BATCH_TOKENS, min(batch_tokens, STOCK_LOGITS_BYTES // (4 * vocab_size)))
     batch_tokens = spec.options.batch_tokens or batch_tokens
-    logits_bytes = LOGITS_BYTES[device]
+    logits_bytes = int(spec.options.arguments.get(LOGITS_ARGUMENT, LOGITS_BYTES[device]))
     arguments: dict[str, Any] = {  # Any: values of other libraries
         "model": str(spec.model.path),
         "dtype": spec.identity.dtype,
@@ -131,11 +132,19 @@ def vllm_settings(spec: EngineSpec, longest: int, *, stock: bool, gpu_bytes: int
         arguments["gpu_memory_utilization"] = round(min(GPU_UTILISATION, 1 - needed / gpu_bytes), 3)
         # A graph is for decoding; prompts run in batches that no graph has.
         arguments["compilation_config"] = {"cudagraph_mode": "NONE"}
-    return VllmSettings(arguments | dict(spec.options.arguments), batch_tokens, logits_bytes)
+    if longest > spec.model.config_length:
+        # Otherwise vLLM's table of positions ends before the sequences do, and it reads what is behind it.
+        arguments["hf_overrides"] = {"max_position_embeddings": longest}
+    given = {name: value for name, value in spec.options.arguments.items() if name not in SIZE_ARGUMENTS}
+    return VllmSettings(arguments | given, batch_tokens, logits_bytes)
 
 
-def check_config(config: Any) -> None:  # Any: vLLM's `VllmConfig`
-    """Refuse what a model's own configuration may have switched on.
+def check_config(config: Any, longest: int) -> None:  # Any: vLLM's `VllmConfig`
+    """Refuse what a model's own configuration may have switched on, and sequences longer than it allows.
+
+    Args:
+        config: Of vLLM as it runs.
+        longest: Most tokens of a sequence.
 
     Raises:
         EngineError: With the reason.
@@ -150,6 +159,12 @@ def check_config(config: Any) -> None:  # Any: vLLM's `VllmConfig`
     for name, value in found.items():
         if value:
             raise EngineError(f"vLLM started with {name}, which cannot be used: {UNSAFE_ARGUMENTS[name][1]}.")
+    max_length = max_length_of(config.model_config.hf_text_config)
+    if longest > max_length:
+        raise EngineError(
+            f"sequences have up to {longest:,} tokens, but vLLM has positions for {max_length:,}. "
+            "Say what the model's configuration should be with --engine-arg hf_overrides=JSON."
+        )
 
 
 def _item_bytes(dtype: str) -> int:

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from tokscore.scoring.engines.fused import score_rows
+from tokscore.scoring.engines.fused_check import check_fused_pass
 
 # Key of a request's `SamplingParams.extra_args`; its value is None where all rows are wanted, otherwise the
 # wanted rows as half-open runs [start, stop, start, stop, ...].
@@ -60,11 +61,20 @@ class ScoringExtension:
             What is in use: `runner` (V1 or V2) and `head_dtype`.
 
         Raises:
-            RuntimeError: This vLLM has neither of the two runners this was written for.
+            RuntimeError: This vLLM has neither of the two runners this was written for, or the fused pass
+                makes other numbers here than it should.
             ValueError: The head cannot be run in float32.
         """
         runner = self.model_runner
-        scorer = PromptScorer(runner, WorkerSettings(*settings))
+        given = WorkerSettings(*settings)
+        scorer = PromptScorer(runner, given)
+        check_fused_pass(
+            scorer.device,
+            getattr(torch, scorer.head_dtype),
+            runner.model_config.get_vocab_size(),
+            given.top_k,
+            given.temperature,
+        )
         if hasattr(runner, "prompt_logprobs_worker"):
             # Only the last stage of a pipeline has one.
             if runner.prompt_logprobs_worker is not None:
@@ -124,13 +134,14 @@ class PromptScorer:
     """Scores the prompt rows of marked requests, whatever the runner.
 
     Attributes:
+        device: Of the model.
         head_dtype: Type of the logits, for the user.
     """
 
     def __init__(self, runner: Vllm, settings: WorkerSettings) -> None:
         self._compute_logits: Callable[[torch.Tensor], torch.Tensor | None] = runner.model.compute_logits
         self._settings = settings
-        self._device: torch.device = runner.device
+        self.device: torch.device = runner.device
         self._requests: dict[str, _Request] = {}
         vocab_size = runner.model_config.get_vocab_size()
         self._chunk_rows = max(1, settings.logits_bytes // (4 * vocab_size))
@@ -187,7 +198,7 @@ class PromptScorer:
             pieces.append((span, request.positions(span.start, span.stop)))
         rows = np.concatenate([positions - span.start + span.row for span, positions in pieces])
         if len(rows):
-            block = self._score(hidden_states, self._on_device(rows), targets_of(pieces))
+            block = self._score(hidden_states, self.on_device(rows), targets_of(pieces))
             first = 0
             for span, positions in pieces if block is not None else ():
                 if len(positions):
@@ -200,10 +211,7 @@ class PromptScorer:
 
     def on_device(self, values: NDArray[np.int64]) -> torch.Tensor:
         """The values as a tensor beside the model."""
-        return self._on_device(values)
-
-    def _on_device(self, values: NDArray[np.int64]) -> torch.Tensor:
-        return torch.from_numpy(values).to(self._device, non_blocking=True)
+        return torch.from_numpy(values).to(self.device, non_blocking=True)
 
     def _finish(self, request_id: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         blocks = self._requests.pop(request_id).blocks
@@ -225,9 +233,9 @@ class PromptScorer:
         """Scores of rows of the hidden states; None on workers that get no logits."""
         n, top_k = len(rows), self._settings.top_k
         made = _Block(
-            torch.empty((n, top_k + 1), dtype=torch.int32, device=self._device),
-            torch.empty((n, top_k + 2), dtype=torch.float32, device=self._device),
-            torch.empty(n, dtype=torch.int32, device=self._device),
+            torch.empty((n, top_k + 1), dtype=torch.int32, device=self.device),
+            torch.empty((n, top_k + 2), dtype=torch.float32, device=self.device),
+            torch.empty(n, dtype=torch.int32, device=self.device),
         )
         with self._float32_logits():
             for first in range(0, n, self._chunk_rows):

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from tokscore.cli.main import app
 from tokscore.cli.selfcheck import EPILOG
+from tokscore.rendering.errors import UsageError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NEEDS_VLLM = [
@@ -63,6 +64,39 @@ def test_a_missed_limit_exits_with_1_after_the_table(
         "against_reference.mean": "no",
         "noise_floor.max": "yes",
     }
+
+
+@pytest.mark.parametrize("engine", [pytest.param("vllm", marks=NEEDS_VLLM)])
+def test_options_about_the_engine_reach_it_and_are_reported(
+    tiny_model: Path, write_jsonl: Callable[..., Path], engine: str
+) -> None:
+    arguments = [write_jsonl(record(90)), "-m", tiny_model, "--engine", engine, "--dtype", "bfloat16"]
+    asked = ["--head-dtype", "float32", "--engine-path", "fused", "--batch-tokens", "64"]
+    asked += ["--engine-arg", "max_num_seqs=7", "--format", "json"]
+    done = CliRunner().invoke(app, ["selfcheck", *map(str, arguments), *asked])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["options"] == {
+        "head_dtype": "float32",
+        "engine_path": "fused",
+        "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1,
+        "quantization": None,
+        "batch_tokens": 64,
+        "engine_arg": {"max_num_seqs": 7},
+    }
+    assert found["details"]["head_dtype"] == "float32"
+    assert found["details"]["batch_tokens"] == 64
+    assert "engine: path fused, batch tokens 64, head dtype float32" in done.stderr
+    assert found["reference"]["dtype"] == "float32"
+
+
+def test_options_that_only_vllm_has_are_refused_for_another_engine(tiny_model: Path) -> None:
+    done = CliRunner().invoke(
+        app, ["selfcheck", "-m", str(tiny_model), "--engine", "transformers", "--quantization", "fp8"]
+    )
+    assert isinstance(done.exception, UsageError)
+    assert "--quantization" in str(done.exception)
 
 
 def test_the_conversations_that_come_with_it_need_no_system_role_or_tools() -> None:

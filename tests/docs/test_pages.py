@@ -31,8 +31,9 @@ from tokscore.rendering.manifest import SETTINGS, ModelIdentity, read_manifest
 from tokscore.rendering.policies import Policy
 from tokscore.rendering.recorded import _NOT_RECORDED, MEDIA_STATUS, TEXT_STATUS, UNALIGNED_STATUS
 from tokscore.rendering.rendered import MessageFlag
-from tokscore.scoring import ENGINES
+from tokscore.scoring import ENGINES, EngineSpec
 from tokscore.scoring.agreement import Agreement
+from tokscore.scoring.model import ModelFiles
 from tokscore.scoring.selfcheck import Chosen, Line, NoiseFloor, SelfCheck
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -163,7 +164,8 @@ def test_the_keys_of_a_selfcheck_are_documented() -> None:
     identity = ModelIdentity("model", None, None, 3, "float32", "vllm", "0")
     floor = NoiseFloor(0.0, 0.0, 0.0, agreement, agreement)
     found = SelfCheck(identity, identity, {}, 1, agreement, floor, True, [Line("max", 0.0, 1.0)])
-    document = _document(found, Chosen([], [], 0, 0), 20, 1.0)
+    spec = EngineSpec(ModelFiles(Path(), "model", None, 3, 8, 8, "float32", 1), identity, 20, 1.0)
+    document = _document(found, Chosen([], [], 0, 0), spec)
     keys = {*document, *document["reference"], *agreement._asdict(), *floor._asdict(), *document["lines"][0]}
     page = (DOCS / "selfcheck.md").read_text(encoding="utf-8")
     assert not {key for key in keys if f"`{key}`" not in page}

@@ -15,7 +15,6 @@ from tokscore.rendering.errors import EngineError
 from tokscore.scoring import SequenceScores, TokenSequence
 from tokscore.scoring.engine import check_scores
 from tokscore.scoring.engines import transformers as transformers_engine
-from tokscore.scoring.engines import vllm_settings
 from tokscore.scoring.load import EngineOptions
 
 from .samples import MAX_LENGTH, EngineStarter, random_ids
@@ -182,12 +181,13 @@ def test_chunks_do_not_show(
     name: str, start: EngineStarter, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chunk = 256
-    monkeypatch.setattr(vllm_settings, "LOGITS_BYTES", {"cpu": 4 * 128 * 100})
     monkeypatch.setattr(transformers_engine, "LOGITS_BYTES", {"cpu": 4 * 128 * chunk})
     monkeypatch.setattr(transformers_engine, "SOFTMAX_BYTES", {"cpu": 8 * 128 * 7})
     ids = random_ids(6, 3 * chunk + 1)
     # Another top-k, so that this engine is not one started before.
-    engine = start(name, tiny_llama, top_k=6, options=EngineOptions(batch_tokens=chunk))
+    arguments = {"logits_bytes": 4 * 128 * 100} if name == "vllm" else {}
+    engine = start(name, tiny_llama, top_k=6, options=EngineOptions(batch_tokens=chunk, arguments=arguments))
+    assert engine.details.get("logits_rows", 100) == 100
     [scores] = scores_of(engine, [ids])
     check_scores(scores, len(ids) - 1, 6, "chunked")
     np.testing.assert_allclose(scores.logprobs, whole(tiny_llama, ids), atol=ATOL)

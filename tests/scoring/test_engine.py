@@ -8,12 +8,15 @@ from tokscore.scoring import SequenceScores, TokenSequence
 from tokscore.scoring.engine import check_scores, windows
 
 
-def scores(n_rows: int, top_k: int = 2, logprob: float = -1.0) -> SequenceScores:
+def scores(n_rows: int, top_k: int = 2, logprob: float = -2.0) -> SequenceScores:
+    """The token is the most likely id where `logprob` is 0, otherwise beyond the list."""
     return SequenceScores(
         logprobs=np.full(n_rows, logprob, np.float32),
-        ranks=np.ones(n_rows, np.int32),
-        top_ids=np.zeros((n_rows, top_k), np.int32),
-        top_logprobs=np.full((n_rows, top_k), -1.0, np.float32),
+        ranks=np.full(n_rows, 1 if logprob == 0 else top_k + 1, np.int32),
+        top_ids=np.tile(np.arange(top_k, dtype=np.int32), (n_rows, 1)),
+        top_logprobs=np.tile(
+            np.float32([logprob, -np.inf] if logprob == 0 else [-1.5, -1.6])[:top_k], (n_rows, 1)
+        ),
         entropy=None,
     )
 

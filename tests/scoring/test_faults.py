@@ -15,7 +15,7 @@ from tokscore.rendering.errors import EngineError, InputError
 from tokscore.scoring import TokenSequence, plan_engine
 from tokscore.scoring.selfcheck import Chosen, default_limits, selfcheck
 
-from .samples import EngineStarter, random_ids
+from .samples import MAX_LENGTH, EngineStarter, random_ids
 from .test_contract import ATOL, NEEDS_VLLM, scores_of
 
 BOTH = pytest.mark.parametrize("name", ["transformers", pytest.param("vllm", marks=NEEDS_VLLM)])
@@ -131,7 +131,7 @@ def test_a_model_configured_for_fast_prefill_is_refused(
     from tokscore.scoring.engines.vllm_settings import check_config
 
     config = start(name, tiny_llama)._engine.vllm_config
-    check_config(config)
+    check_config(config, MAX_LENGTH)
     monkeypatch.setattr(config.cache_config, "kv_sharing_fast_prefill", True, raising=False)
     with pytest.raises(EngineError, match=r"kv_sharing_fast_prefill.*fast prefill leaves out"):
-        check_config(config)
+        check_config(config, MAX_LENGTH)

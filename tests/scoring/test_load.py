@@ -4,13 +4,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
 
 from tokscore.rendering.errors import EngineError, InputError, UsageError
 from tokscore.scoring import load, plan_engine
-from tokscore.scoring.model import find_model
+from tokscore.scoring.model import find_model, max_length_of
 
 from .samples import MAX_LENGTH, VOCAB_SIZE
 
@@ -66,6 +67,37 @@ def test_large_weights_are_told_apart_by_blocks_of_them(
     # Between the blocks nothing is read.
     weights[4_150] ^= 1
     assert hash_of(weights) == hashes[0]
+
+
+@pytest.mark.parametrize(
+    ("stated", "rope", "expected"),
+    [
+        (256, None, 256),
+        (256, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}, 1_024),
+        (320, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}, 1_024),
+        (1_024, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}, 1_024),
+        (256, {"type": "yarn", "factor": 4.0}, 1_024),
+        # Whether these state the length before or after scaling is left open.
+        (256, {"rope_type": "linear", "factor": 4.0}, 256),
+        (256, {"rope_type": "dynamic", "factor": 4.0}, 256),
+    ],
+)
+def test_the_maximum_length_is_what_yarn_reaches_or_the_configuration_says(
+    stated: int, rope: dict[str, object] | None, expected: int, tiny_llama: Path, tmp_path: Path
+) -> None:
+    config = json.loads((tiny_llama / "config.json").read_text()) | {"max_position_embeddings": stated}
+    config.pop("rope_parameters")
+    (tmp_path / "config.json").write_text(json.dumps(config | {"rope_theta": 1e4, "rope_scaling": rope}))
+    assert find_model(str(tmp_path)).max_length == expected
+
+
+def test_layers_without_yarn_end_where_the_configuration_says() -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
+    kinds = {"full_attention": yarn, "sliding_attention": {"rope_type": "default"}}
+    config = SimpleNamespace(max_position_embeddings=256, rope_parameters=kinds)
+    assert max_length_of(config) == 256
+    config.rope_parameters = {"full_attention": yarn}
+    assert max_length_of(config) == 1_024
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "a/b/c"])

@@ -42,7 +42,7 @@ class FailingSpec(EngineSpec):
 class FailingEngine:
     def __init__(self, engine: object, spec: FailingSpec) -> None:
         self.engine, self.spec = engine, spec
-        self.details = engine.details
+        self.details = {**engine.details, "path": f"start {len(spec.starts)}"}
 
     def score(self, sequences: Iterable[TokenSequence]) -> Iterator[tuple[int, SequenceScores]]:
         # As vLLM does, several are in it when one ends it.
@@ -70,6 +70,7 @@ def test_a_failure_that_does_not_come_again_costs_nothing(failing: type[FailingS
     summary = score(MemorySource([RECORDS]), tmp_path, spec, tell=lines.append)
     assert (summary.n_conversations, summary.n_failed, len(spec.starts)) == (5, 0, 2)
     assert any("out of memory at 40 tokens" in line and "one at a time" in line for line in lines)
+    assert lines[-1].endswith("started again runs otherwise: path was start 1 and is start 2.")
     rows = pl.read_parquet(tmp_path / "scores/*.parquet")
     assert rows["logprob"].null_count() == 5
 

@@ -179,7 +179,8 @@ def test_other_settings_are_refused_with_what_differs(
 def test_the_maximum_length_is_scored_and_one_more_is_not(spec: EngineSpec, tmp_path: Path) -> None:
     source = MemorySource([sequences(MAX_LENGTH, MAX_LENGTH + 1, 4)])
     with pytest.raises(
-        ConversationError, match=r"^memory.jsonl:2: has 1,025 tokens; the model's maximum is 1,024\.$"
+        ConversationError,
+        match=r"^memory.jsonl:2: has 1,025 tokens; the model's maximum is 1,024\.\nIf .*max_model_len=N",
     ):
         score(source, tmp_path / "fail", never_started(spec))
     summary = score(source, tmp_path / "skip", spec, on_error=OnError.SKIP)
@@ -255,7 +256,8 @@ def test_minus_infinity_is_written_as_it_is_and_a_positive_logprob_is_not(
     spec: EngineSpec, tmp_path: Path
 ) -> None:
     def spoil(key: int, scores: SequenceScores) -> SequenceScores:
-        return replace(scores, logprobs=np.full_like(scores.logprobs, -np.inf if key == 0 else 0.1))
+        logprobs = np.full_like(scores.logprobs, -np.inf if key == 0 else 0.1)
+        return replace(scores, logprobs=logprobs, ranks=np.full_like(scores.ranks, VOCAB_SIZE))
 
     source = MemorySource([sequences(5, 6)])
     assert score(source, tmp_path, faked(spec, spoil), on_error=OnError.SKIP).n_failed == 1

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from tokscore.rendering.errors import EngineError, UsageError
 from tokscore.scoring import TokenSequence, plan_engine
 from tokscore.scoring.engines import vllm as vllm_engine
+from tokscore.scoring.engines.vllm_settings import vllm_settings
 from tokscore.scoring.load import EngineOptions
 
-from .samples import EngineStarter, random_ids
+from .samples import MAX_LENGTH, EngineStarter, random_ids
 from .test_contract import ATOL, scores_of, whole
 
 vllm = [pytest.mark.vllm, pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")]
@@ -89,7 +94,7 @@ def test_a_path_that_fails_its_test_gives_way_to_the_next(
 
     real = vllm_worker.score_rows
     monkeypatch.setattr(
-        vllm_worker, "score_rows", lambda *given: real(*given)._replace(logprobs=real(*given).logprobs - 0.01)
+        vllm_worker, "score_rows", lambda *given: real(*given)._replace(entropy=real(*given).entropy + 5)
     )
     engine = plan_engine(str(tiny_llama), engine="vllm", top_k=3).start(64)
     try:
@@ -122,7 +127,9 @@ def test_a_path_asked_for_by_name_is_not_replaced(
         ("enable_prefix_caching", True, "comes without logprobs"),
         ("speculative_config", {"model": "x"}, "speculative"),
         ("enable_lora", True, "merge the adapter"),
-        ("max_model_len", 10, "scoring sets it itself"),
+        ("max_num_batched_tokens", 10, "scoring sets it itself"),
+        ("max_model_len", 0, "expected a whole number above 0"),
+        ("logits_bytes", "1GB", "expected a whole number above 0"),
     ],
 )
 def test_arguments_that_make_rows_wrong_are_refused_before_the_start(
@@ -130,6 +137,76 @@ def test_arguments_that_make_rows_wrong_are_refused_before_the_start(
 ) -> None:
     with pytest.raises(UsageError, match=reason):
         plan_engine(str(tiny_llama), engine="vllm", options=EngineOptions(arguments={name: value}))
+
+
+def test_memory_for_logits_can_be_stated_and_leaves_the_rest_to_vllm(tiny_llama: Path) -> None:
+    plain = plan_engine(str(tiny_llama), engine="transformers")
+    asked = replace(plain, options=EngineOptions(arguments={"logits_bytes": 20 * 2**30, "max_num_seqs": 3}))
+    little, much = (vllm_settings(spec, 64, stock=False, gpu_bytes=80 * 2**30) for spec in (plain, asked))
+    assert (little.logits_bytes, much.logits_bytes) == (1280 * 2**20, 20 * 2**30)
+    assert little.arguments["gpu_memory_utilization"] == 0.9
+    assert much.arguments["gpu_memory_utilization"] == round(1 - 22 / 80, 3)
+    assert "logits_bytes" not in much.arguments
+    assert much.arguments["max_num_seqs"] == 3
+
+
+@pytest.mark.parametrize("name", ["transformers", *[pytest.param("vllm", marks=vllm)]])
+def test_a_longer_maximum_than_the_configuration_says_can_be_stated(
+    start: EngineStarter, tiny_llama: Path, name: str
+) -> None:
+    ids = random_ids(12, MAX_LENGTH + 200)
+    options = EngineOptions(arguments={"max_model_len": len(ids)})
+    engine = start(name, tiny_llama, options=options)
+    assert engine.max_length == len(ids)
+    [scores] = scores_of(engine, [ids])
+    np.testing.assert_allclose(scores.logprobs, whole(tiny_llama, ids), atol=ATOL)
+
+
+@pytest.mark.parametrize("name", ["transformers", *[pytest.param("vllm", marks=vllm)]])
+def test_yarn_is_scored_up_to_the_length_that_it_reaches(
+    start: EngineStarter, tiny_llama: Path, tmp_path: Path, name: str
+) -> None:
+    """A configuration whose `max_position_embeddings` is the original length, as Qwen's is."""
+    config = json.loads((tiny_llama / "config.json").read_text())
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256, "rope_theta": 1e4}
+    (tmp_path / "config.json").write_text(
+        json.dumps(config | {"max_position_embeddings": 256, "rope_parameters": yarn})
+    )
+    (tmp_path / "model.safetensors").symlink_to(tiny_llama / "model.safetensors")
+    ids = random_ids(13, 1_024)
+    engine = start(name, tmp_path)
+    assert engine.max_length == 1_024
+    [scores] = scores_of(engine, [ids])
+    np.testing.assert_allclose(scores.logprobs, whole(tmp_path, ids), atol=ATOL)
+
+
+@pytest.mark.parametrize("name", [pytest.param("vllm", marks=vllm)])
+def test_a_float32_head_keeps_what_a_bf16_head_rounds_away(
+    start: EngineStarter, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Against float64 logits of the hidden states that vLLM's bf16 body hands to the head."""
+    weight = load_file(tiny_llama / "model.safetensors")["lm_head.weight"].bfloat16().double()
+    from tokscore.scoring.engines import vllm_worker
+
+    hidden_states = []
+    step = vllm_worker.PromptScorer.step
+
+    def watched(scorer: object, spans: object, states: torch.Tensor, targets_of: object) -> object:
+        hidden_states.append(states.double())
+        return step(scorer, spans, states, targets_of)
+
+    monkeypatch.setattr(vllm_worker.PromptScorer, "step", watched)
+    ids = random_ids(14, 300)
+    errors = {}
+    for head in ("model", "float32"):
+        options = EngineOptions(head_dtype=head)
+        engine = start(name, tiny_llama, dtype="bfloat16", options=options)
+        assert engine.details["head_dtype"] == ("float32" if head == "float32" else "bfloat16")
+        [scores] = scores_of(engine, [ids])
+        expected = (hidden_states[-1][:299] @ weight.T).log_softmax(-1)[np.arange(299), ids[1:]]
+        errors[head] = np.abs(scores.logprobs - expected.numpy())
+    assert errors["float32"].max() < 2e-5
+    assert errors["model"].mean() > 1e-3
 
 
 def test_options_for_vllm_are_refused_elsewhere(tiny_llama: Path) -> None:
