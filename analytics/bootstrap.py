@@ -23,7 +23,7 @@ N_REPLICATES = 999
 # error, 1 in sqrt(2 * 4096), is a fifth of what 999 replicates leave in a limit.
 MAX_CLUSTERS = 4096
 _BLOCK = 256  # replicates at a time
-_LARGEST = 1e150  # squares of sums must stay below the largest float64
+LARGEST = 1e150  # squares of sums must stay below the largest float64
 
 
 class Confidence(NamedTuple):
@@ -266,7 +266,7 @@ def _checked(
     if (n_tokens < 0).any():
         column = int(np.argmax(n_tokens < 0))
         raise InputError(f"conversation {column} has {n_tokens[column]} tokens; expected 0 or more.")
-    usable = np.abs(sums) <= _LARGEST
+    usable = np.abs(sums) <= LARGEST
     if may_be_unlimited:
         usable |= np.isposinf(sums)
     empty = (n_tokens == 0) & (sums != 0)
@@ -274,7 +274,7 @@ def _checked(
         row, column = np.argwhere(~usable)[0]
         raise InputError(
             f"{names[row]}, conversation {column}: the sum is {sums[row, column]:g}; "
-            f"expected a number of at most {_LARGEST:g} in size."
+            f"expected a number of at most {LARGEST:g} in size."
         )
     if empty.any():
         row, column = np.argwhere(empty)[0]

@@ -399,8 +399,10 @@ def _side(
         work[alone_row + 1, i] = mass
         total += mass
     total += both
-    # A sum above 1 shows by how much, at least, this row is off.
-    excess = max(total - 1.0, 0.0)
+    n_known = n_both + n_alone
+    is_whole = n_known == vocab_size
+    # A sum above 1, and one below where nothing else is, shows by how much, at least, this row is off.
+    excess = abs(total - 1.0) / min(total, 1.0) if is_whole else max(total - 1.0, 0.0)
     left = _EPSILON * (64 + n_both + n_alone)
     for i in range(n_both):
         work[both_row + 4, i] = _doubt(work[both_row, i], unit, excess)
@@ -408,10 +410,9 @@ def _side(
     for i in range(n_alone):
         work[alone_row + 2, i] = _doubt(work[alone_row, i], unit, excess)
         left += work[alone_row + 1, i] * work[alone_row + 2, i]
-    rest = max(1.0 - total, 0.0)
+    rest = 0.0 if is_whole else max(1.0 - total, 0.0)
     log_cap = cap + _doubt(cap, unit, excess)
     unresolved = min(max(1.0 - both, 0.0), 1.0)
-    n_known = n_both + n_alone
     return (
         Side(n_alone, n_known, rest + left, max(rest - left, 0.0), log_cap, unresolved, vocab_size),
         total,
@@ -526,9 +527,13 @@ def limits_of_tokens(
         of_student, q_sum = _side(
             work, student.unit, student.vocab_size, n_both, n_student, s_cap, LOG_Q, S_LOG
         )
-        if p_sum > 1.0 + MAX_EXCESS:
+        if p_sum > 1.0 + MAX_EXCESS or (
+            of_teacher.n_known == teacher.vocab_size and p_sum < 1.0 - MAX_EXCESS
+        ):
             _note(faults[token], FAULT_SUM, 0, -1, p_sum)
-        elif q_sum > 1.0 + MAX_EXCESS:
+        elif q_sum > 1.0 + MAX_EXCESS or (
+            of_student.n_known == student.vocab_size and q_sum < 1.0 - MAX_EXCESS
+        ):
             _note(faults[token], FAULT_SUM, 1, -1, q_sum)
         else:
             _token_limits(work, n_both, of_teacher, of_student, alphas, out[token])

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from tokscore.analytics.compiled import compiled
 
 # A total is a whole number of 2**-OFFSET, in digits of 32 bits that are carried only when it is read.
-OFFSET = 128
-N_DIGITS = 20
+OFFSET = 256
+N_DIGITS = 24
 _MAX_EXPONENT = 500
 _DIGIT = (1 << 32) - 1
 

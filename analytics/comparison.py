@@ -221,6 +221,7 @@ class Comparison:
                     yield finish()
             while waiting:
                 yield finish()
+        self.pairing.check_some_compared()
 
     def _compare_then(
         self, batch: PairBatch, function: Callable[[ComparedBatch], T]
@@ -239,7 +240,8 @@ class Comparison:
 
         rows, student_rows, alignment = self._rows(batch)
         token_ids = np.ascontiguousarray(batch.teacher["token_id"].to_numpy()[rows])
-        teacher, student = _scores(batch.teacher, rows), _scores(batch.student, student_rows)
+        teacher = _scores(batch.teacher, rows, batch, batch.starts, self._teacher)
+        student = _scores(batch.student, student_rows, batch, batch.student_starts, self._student)
         columns = np.zeros((len(rows), FIRST_ALPHA + COLUMNS_PER_ALPHA * len(self._alphas)))
         faults = np.zeros((len(rows), 4))
         limits_of_tokens(
@@ -353,18 +355,26 @@ def _clear_upper(columns: FloatArray, is_zero: NDArray[np.bool_]) -> None:
     columns[np.ix_(is_zero, upper)] = 0.0
 
 
-def _scores(table: pa.Table, rows: NDArray[np.int64]) -> _Scores:
+def _scores(
+    table: pa.Table, rows: NDArray[np.int64], batch: PairBatch, starts: NDArray[np.int64], dataset: Dataset
+) -> _Scores:
     ids, entries = (table[name].combine_chunks() for name in ("top_ids", "top_logprobs"))
     lengths, other = (pc.list_value_length(column).fill_null(0).to_numpy() for column in (ids, entries))
     if not np.array_equal(lengths, other):
-        raise InputError("top_ids and top_logprobs differ in length; expected one logprob per id.")
+        row = int(np.flatnonzero(lengths != other)[0])
+        conversation = int(np.searchsorted(starts, row, side="right")) - 1
+        name = conversation_name(*batch.places[conversation].key)
+        raise InputError(
+            f"{dataset.root}: {name}, position {row - starts[conversation]}: top_ids has {lengths[row]} "
+            f"entries and top_logprobs {other[row]}; expected one logprob per id. Score it again."
+        )
     # `flatten` leaves out what nulls hide, so that lengths say where every list starts.
-    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[:-1]
+    firsts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[:-1]
     return _Scores(
         np.ascontiguousarray(table["logprob"].to_numpy()[rows], np.float64),
         table["rank"].to_numpy()[rows].astype(np.float64),
         ids.flatten().to_numpy(),
         entries.flatten().to_numpy(),
-        starts[rows],
+        firsts[rows],
         lengths[rows].astype(np.int64),
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tokscore.analytics.bootstrap import Confidence, clustered_confidence
+from tokscore.analytics.bootstrap import LARGEST, N_REPLICATES, Confidence, clustered_confidence
 from tokscore.analytics.measures import interval_names, ranges
 from tokscore.analytics.off_policy import finite
 
@@ -70,7 +70,11 @@ def kept_names(alphas: Sequence[float], *, with_estimates: bool = False) -> list
 
 
 def confidence_of(
-    clusters: Clusters, alphas: Sequence[float], n_replicates: int, *, with_estimates: bool = False
+    clusters: Clusters,
+    alphas: Sequence[float],
+    n_replicates: int = N_REPLICATES,
+    *,
+    with_estimates: bool = False,
 ) -> list[tuple[str, Confidence]]:
     """Confidence limits of every measure of a gap in one group, by name, within the range of the measure.
 
@@ -106,9 +110,12 @@ def confidence_of(
 
 
 def confidence_of_means(
-    names: Sequence[str], clusters: Clusters, alphas: Sequence[float], n_replicates: int
+    names: Sequence[str],
+    clusters: Clusters,
+    alphas: Sequence[float],
+    n_replicates: int = N_REPLICATES,
 ) -> tuple[NamedConfidence, ...]:
-    """Confidence limits of means that are known exactly; none of those with an infinite sum.
+    """Confidence limits of means that are known exactly; none of those with a sum beyond `LARGEST`.
 
     Args:
         names: Of the sums, as in `measures.ranges`.
@@ -143,7 +150,7 @@ def _of_means(
     n_replicates: int,
     possible: Mapping[str, tuple[float, float]],
 ) -> list[tuple[str, Confidence]]:
-    certain = [name for name, column in sums.items() if np.isfinite(column).all()]
+    certain = [name for name, column in sums.items() if (np.abs(column) <= LARGEST).all()]
     columns = np.stack([sums[name] for name in certain]) if certain else np.zeros((0, len(n_tokens)))
     found = clustered_confidence(certain, columns, n_tokens, n_replicates=n_replicates)
     none = Confidence(None, None, None, int(np.count_nonzero(n_tokens)))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tokscore.analytics.comparison import ComparedBatch
 from tokscore.analytics.vocabulary import read_vocabulary
@@ -78,31 +80,51 @@ class Context(NamedTuple):
 
 
 def find_contexts(batch: ComparedBatch, n: int = N_CONTEXTS) -> list[Found]:
-    """The `n` tokens of a batch with the largest GJS above 0, by its lower limit."""
+    """The `n` tokens of a batch with the largest GJS above 0, by its lower limit; equal contexts once."""
+    lower = batch.limits.gjs(batch.limits.alphas[0]).lower
+    n_positive = int(np.count_nonzero(lower > 0))
+    found: list[Found] = []
+    n_seen = 0
+    while len(found) < n and n_seen < n_positive:
+        n_looked_at = min(max(8 * n, 8 * n_seen), n_positive)
+        least = np.partition(lower, len(lower) - n_looked_at)[len(lower) - n_looked_at]
+        # All that are as large as the last, so that the order of rows decides nothing.
+        rows = np.flatnonzero((lower >= least) & (lower > 0))
+        n_seen = len(rows)
+        found = smallest(_found(batch, rows), n)
+    return found
+
+
+def smallest(found: Iterable[Found], n: int = N_CONTEXTS) -> list[Found]:
+    """The first `n` in the order of reports, of each context the first."""
+    firsts: dict[tuple[tuple[int, ...], int], Found] = {}
+    for each in found:
+        context = (each.ids, each.at)
+        if context not in firsts or each < firsts[context]:
+            firsts[context] = each
+    return heapq.nsmallest(n, firsts.values())
+
+
+def _found(batch: ComparedBatch, rows: NDArray[np.int64]) -> Iterator[Found]:
     bounds = batch.limits.gjs(batch.limits.alphas[0])
-    largest = np.argsort(-bounds.lower, kind="stable")[:n]
-    found = []
     ids = batch.attribution["token_id"].to_numpy()
     conversations, positions = batch.conversations, batch.positions
-    for index in largest[bounds.lower[largest] > 0].tolist():
+    for index in rows.tolist():
         row, conversation = int(batch.rows[index]), int(conversations[index])
         start = max(row - N_BEFORE, int(batch.starts[conversation]))
         stop = min(row + 1 + N_AFTER, int(batch.starts[conversation + 1]))
-        found.append(
-            Found(
-                -float(bounds.lower[index]),
-                *batch.places[conversation].key,
-                int(positions[index]),
-                float(bounds.upper[index]),
-                tuple(ids[start:stop].tolist()),
-                row - start,
-                float(batch.teacher_logprobs[index]),
-                float(batch.student_logprobs[index]),
-                int(batch.teacher_top[index]),
-                int(batch.student_top[index]),
-            )
+        yield Found(
+            -float(bounds.lower[index]),
+            *batch.places[conversation].key,
+            int(positions[index]),
+            float(bounds.upper[index]),
+            tuple(ids[start:stop].tolist()),
+            row - start,
+            float(batch.teacher_logprobs[index]),
+            float(batch.student_logprobs[index]),
+            int(batch.teacher_top[index]),
+            int(batch.student_top[index]),
         )
-    return found
 
 
 def read_contexts(found: Iterable[Found], dataset: Dataset) -> tuple[Context, ...]:

@@ -59,6 +59,7 @@ def count_scores_into(
             group[0] += 1
         elif np.isinf(logprob):
             group[1] += 1
+            group[9] += logprob > MAX_LOGPROB
         else:
             coarse = np.floor(logprob * COARSE)
             group[5] += np.int64(coarse)

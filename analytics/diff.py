@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,9 +22,10 @@ from tokscore.analytics.confidence import (
     confidence_of,
     kept_names,
 )
-from tokscore.analytics.contexts import N_CONTEXTS, Context, Found, find_contexts, read_contexts
+from tokscore.analytics.contexts import Context, Found, find_contexts, read_contexts, smallest
 from tokscore.analytics.diff_rows import DiffRow, row_of
 from tokscore.analytics.diff_tables import TokenTable, token_table, write_groups
+from tokscore.analytics.divergence import checked_alphas
 from tokscore.analytics.estimates import Sampler, sampled_kl
 from tokscore.analytics.group_tables import group_table
 from tokscore.analytics.groups import Grouping, GroupKey, group_order, message_counts_by, parse_group_by
@@ -159,9 +159,7 @@ def diff_report(
             `sampled_by` is given and the scores are not of temperature 1.
     """
     grouping = parse_group_by(by)
-    alphas = [alpha] if isinstance(alpha, int | float) else list(dict.fromkeys(alpha))
-    if not alphas:
-        raise UsageError("there is no alpha; expected one or more between 0 and 1.")
+    alphas = checked_alphas([alpha] if isinstance(alpha, int | float) else alpha)
     align = choose(Align, align, "align")
     if sampled_by is not None and align is Align.CONTENT:
         raise UsageError(
@@ -206,7 +204,7 @@ def diff_report(
     with TokenTable(None if out is None else Path(out)) as tokens:
         for part in comparison.map(reduce):
             reduction.add(part.reduced)
-            contexts = heapq.nsmallest(N_CONTEXTS, [*contexts, *part.contexts])
+            contexts = smallest([*contexts, *part.contexts])
             tokens.write(part.tokens)
             if alignment is not None and part.alignment is not None:
                 alignment = alignment.plus(part.alignment)
@@ -262,11 +260,12 @@ def _with_confidence(
     """The rows with confidence limits, and p-values of means that may be 0, adjusted for all groups."""
     if len(rows) > MAX_CONFIDENT_GROUPS:
         groups = [group._replace(clusters=group.clusters._replace(names=[])) for group in groups]
-    n_replicates = replicates_for(len(rows))
-    *found, of_all = (
-        confidence_of(group.clusters, alphas, n_replicates, with_estimates=sampler is not None)
-        for group in (*groups, whole)
-    )
+    n_replicates, with_estimates = replicates_for(len(rows)), sampler is not None
+    found = [
+        confidence_of(group.clusters, alphas, n_replicates, with_estimates=with_estimates) for group in groups
+    ]
+    # Not as many as the groups need: the total does not depend on them.
+    of_all = confidence_of(whole.clusters, alphas, with_estimates=with_estimates)
     adjusted: dict[tuple[int, str], float] = {}
     for name in POINTS:
         p_values = [dict(cells)[name].p_value if cells else None for cells in found]

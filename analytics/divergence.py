@@ -125,6 +125,25 @@ def check_alpha(alpha: float) -> None:
         )
 
 
+def checked_alphas(alphas: Sequence[float]) -> list[float]:
+    """Weights as floats, each once.
+
+    Raises:
+        UsageError: One is not between 0 and 1, or two differ that have one name in tables, or there is none.
+    """
+    found: dict[str, float] = {}
+    for alpha in alphas:
+        check_alpha(alpha)
+        if found.setdefault(f"{alpha:g}", float(alpha)) != alpha:
+            raise UsageError(
+                f"alphas {found[f'{alpha:g}']!r} and {alpha!r} have one name, {alpha:g}; expected weights "
+                "that differ in six digits."
+            )
+    if not found:
+        raise UsageError("there is no alpha; expected one or more between 0 and 1.")
+    return list(found.values())
+
+
 def topk_limits(
     teacher: TopK, student: TopK, *, alphas: Sequence[float] = (0.5,), token_ids: IntArray | None = None
 ) -> Limits:

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tokscore.analytics.bootstrap import N_REPLICATES
 from tokscore.analytics.comparison import scored_vocab_size
 from tokscore.analytics.confidence import MAX_CONFIDENT_GROUPS, NamedConfidence, confidence_of_means
-from tokscore.analytics.divergence import check_alpha
+from tokscore.analytics.divergence import checked_alphas
 from tokscore.analytics.groups import Grouping, GroupKey, group_order, metadata_value, parse_group_by
 from tokscore.analytics.measures import MEANINGS, meaning, ranges
 from tokscore.analytics.multiplicity import replicates_for
@@ -104,12 +105,11 @@ def write_exact(
         Number of rows.
 
     Raises:
-        UsageError: An alpha is not between 0 and 1.
+        UsageError: An alpha is not between 0 and 1, or two are as good as equal.
         InputError: The datasets cannot be compared, or a conversation and errors are not skipped.
         EngineError: A model failed.
     """
-    for alpha in alphas:
-        check_alpha(alpha)
+    alphas = checked_alphas(alphas)
     pairing = Pairing(
         Dataset(Path(teacher), kind=DatasetKind.SCORES),
         Dataset(Path(student), kind=DatasetKind.SCORES),
@@ -270,7 +270,7 @@ def exact_report(
             groups[key].row(key, alphas, None if len(groups) > MAX_CONFIDENT_GROUPS else n_replicates)
             for key in sorted(groups, key=group_order)
         ),
-        total.row(None, alphas, n_replicates),
+        total.row(None, alphas, N_REPLICATES),
         *(scored_vocab_size(dataset) for dataset in datasets),
     )
 

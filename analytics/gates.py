@@ -22,7 +22,7 @@ _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
 }
 _OVERFLOWING = ("off_policy.mean_ratio", "off_policy.effective_sample_size", "off_policy.chi2")
 _FROM_LISTS = ("teacher_rank.", "student_rank.", "top1_agreement")
-_FORM = re.compile(r"\s*(?:(?P<group>[^:]+):)?\s*(?P<metric>[\w.]+)\s*(?P<sign>[<>]=?)\s*(?P<value>\S+)\s*")
+_FORM = re.compile(r"\s*(?:(?P<group>.+):)?\s*(?P<metric>[\w.+-]+)\s*(?P<sign>[<>]=?)\s*(?P<value>\S+)\s*")
 
 
 class Gate(NamedTuple):
@@ -81,7 +81,9 @@ def parse_gate(text: str, by: Grouping) -> Gate:
             "such as 'role=assistant: gjs_0.5.lower > 0.05'."
         )
     group: dict[str, str] = {}
-    for pair in (match["group"] or "").split(","):
+    # A comma in a value is none between columns.
+    columns = "|".join(map(re.escape, by.names))
+    for pair in re.split(rf",(?=\s*(?:{columns})\s*=)", match["group"] or ""):
         name, equals, wanted = (part.strip() for part in pair.partition("="))
         if equals:
             group[name] = wanted

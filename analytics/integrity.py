@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -50,11 +50,23 @@ def check_tables(dataset: Dataset) -> int:
 def _conversation_lengths(path: Path) -> NDArray[np.int64]:
     """Tokens of each conversation of a part of the conversations table."""
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with opened(path) as file:
             lengths = file.read(columns=["n_tokens"], use_threads=False)["n_tokens"]
     except (OSError, pa.ArrowInvalid) as error:
         raise damaged(path, error) from error
     return np.asarray(lengths.to_numpy(), np.int64)
+
+
+def opened(path: Path, **options: Any) -> pq.ParquetFile:  # Any: of pyarrow
+    """A Parquet file whose pages are checked as they are read.
+
+    Raises:
+        InputError: It is damaged.
+    """
+    try:
+        return pq.ParquetFile(path, page_checksum_verification=True, **options)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise damaged(path, error) from error
 
 
 def damaged(path: Path, error: Exception) -> InputError:

@@ -145,6 +145,11 @@ def mismatch(
         values = np.vstack([*off_policy.ratio_columns(scored - recorded), scored, recorded])
         reduction.add(reduce_batch(values, values[0], rows, places, starts, table, grouping))
     whole = reduction.total()
+    if skipped and len(skipped) == reduction.n_conversations + len(skipped):
+        raise InputError(
+            f"{dataset.root}: none of the {len(skipped)} conversations could be compared. "
+            f"The first: {skipped[0].reason}"
+        )
     if not whole.n_tokens:
         raise InputError(
             f"{dataset.root} has no token with a recorded and a scored logprob; expected a score dataset of "

@@ -145,7 +145,7 @@ def fault_reason(fault: FloatArray) -> str:
         return f"the logprob of id {token_id:.0f} is {value:g}; expected a finite number of at most 0."
     if kind == FAULT_SUM:
         return (
-            f"the listed probabilities sum to {value:.6g}; expected at most 1. "
+            f"the listed probabilities sum to {value:.6g}; expected at most 1, or 1 where all are listed. "
             "Were they rounded to half precision?"
         )
     return f"id {token_id:.0f} is listed twice; expected every id at most once."

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tokscore.analytics.alignment import ALIGNMENT_COLUMNS, Align
+from tokscore.analytics.integrity import damaged, opened
 from tokscore.rendering.dataset import PLAN_KEY, Dataset
 from tokscore.rendering.errors import InputError
 from tokscore.rendering.parts import part_name
@@ -196,7 +197,15 @@ class Pairing:
                 f"({self.n_only_teacher} and {self.n_only_student}); expected the same ids in both. "
                 "Score both models on the same rendered dataset."
             )
-        if len(self.skipped) == self.n_conversations:
+        self.check_some_compared()
+
+    def check_some_compared(self) -> None:
+        """Refuse datasets of which every shared conversation was skipped.
+
+        Raises:
+            InputError: With what is wrong with the first.
+        """
+        if self.skipped and len(self.skipped) == self.n_conversations:
             raise InputError(
                 f"none of the {self.n_conversations} shared conversations could be compared. "
                 f"The first: {self.skipped[0].reason}"
@@ -353,15 +362,18 @@ def places(dataset: Dataset) -> Iterator[Place]:
     """
     columns = ["conversation_id", "branch", "metadata", "first_row", "n_tokens"]
     for part, path in zip(dataset.manifest.parts, dataset.files("conversations"), strict=True):
-        with pq.ParquetFile(path) as file:
+        with opened(path) as file:
             plan = (file.schema_arrow.metadata or {}).get(PLAN_KEY, b"").decode()
             if plan != dataset.manifest.plan_hash:
                 raise InputError(
                     f"{path} belongs to another plan than the manifest. Write the dataset again."
                 )
-            for batch in file.iter_batches(columns=columns):
-                for record in batch.to_pylist():
-                    yield Place(part=part.index, **record)
+            try:
+                for batch in file.iter_batches(columns=columns):
+                    for record in batch.to_pylist():
+                        yield Place(part=part.index, **record)
+            except (OSError, pa.ArrowInvalid) as error:
+                raise damaged(path, error) from error
 
 
 class _TokenRows:
@@ -409,9 +421,7 @@ class _TokenRows:
 
     def _open(self, part: int) -> tuple[pq.ParquetFile, list[int]]:
         """The file, and the first row of every row group and of the end."""
-        file = pq.ParquetFile(
-            self._folder / part_name(part), page_checksum_verification=True, read_dictionary=_REPEATED
-        )
+        file = opened(self._folder / part_name(part), read_dictionary=_REPEATED)
         sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
         return file, [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
 
@@ -419,6 +429,4 @@ class _TokenRows:
         try:
             return self._file(part)[0].read_row_group(group, columns=self._columns)
         except (OSError, pa.ArrowInvalid) as error:
-            raise InputError(
-                f"{self._folder / part_name(part)} is damaged ({error}). Write the dataset again."
-            ) from error
+            raise damaged(self._folder / part_name(part), error) from error

@@ -193,8 +193,6 @@ def _row(group: GroupKey, counts: TokenCounts, sizes: MessageSizes | None, kind:
         mean_logprob = sum_logprob / n_scored
         perplexity = math.exp(-mean_logprob) if mean_logprob > -700 else math.inf
         percentiles = _percentiles(counts)
-    # Tokens over messages, not the mean of the sizes: a stop that opens the next message counts for that one.
-    per_message = None if sizes is None else _ratio(numbers["n_tokens"], sizes.n_messages)
     return StatsRow(
         group=group,
         n_tokens=numbers["n_tokens"],
@@ -202,7 +200,7 @@ def _row(group: GroupKey, counts: TokenCounts, sizes: MessageSizes | None, kind:
         n_sampled=numbers["n_sampled"],
         n_sampled_unknown=numbers["n_sampled_unknown"],
         n_messages=None if sizes is None else sizes.n_messages,
-        tokens_per_message=per_message,
+        tokens_per_message=None if sizes is None else sizes.mean,
         tokens_per_message_min=None if sizes is None else sizes.minimum,
         tokens_per_message_max=None if sizes is None else sizes.maximum,
         tokens_per_message_p95=None if sizes is None else sizes.p95,

@@ -15,7 +15,7 @@ _FRACTION_BITS = 1074
 class ExactTotals:
     """Totals of several columns for any number of groups, without rounding until they are read.
 
-    A term below 2**-128 counts as 0 and what a term has below that is cut off; one of 2**500 or more makes
+    A term below 2**-256 counts as 0 and what a term has below that is cut off; one of 2**500 or more makes
     its total infinite.
     """
 

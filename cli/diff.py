@@ -69,7 +69,9 @@ def diff(
     noise_floor: Annotated[
         Path | None,
         options.option(
-            "--noise-floor", metavar="FILE", help="JSON of tokscore selfcheck, noted below the tables."
+            "--noise-floor",
+            metavar="FILE",
+            help="JSON of tokscore selfcheck; its noise is shown beside the gaps.",
         ),
     ] = None,
     fail_if: Annotated[
@@ -123,10 +125,10 @@ def diff(
             "--exact and --html, which need equal tokens."
         )
     if recorded is not None:
-        if any((teacher, fail_if, out, sampled_by, on, exact, html, is_content)):
+        if any((teacher, fail_if, out, sampled_by, on, exact, html, is_content, alpha, noise_floor)):
             raise UsageError(
                 "--recorded takes one dataset and none of TEACHER, --fail-if, -o, --sampled-by, --on, "
-                "--exact, --html and --align content."
+                "--exact, --html, --alpha, --noise-floor and --align content."
             )
         _print_recorded(recorded, groups, on_error, form)
         return
@@ -159,7 +161,7 @@ def diff(
     whole = None
     if exact:
         whole = compare_models.exact(
-            sides, alpha or [0.5], groups, on_error=on_error.value, skipped=report.skipped
+            sides, report.alphas, groups, on_error=on_error.value, skipped=report.skipped
         )
     if form is Format.JSON:
         print_json(report.to_dict() | ({} if whole is None else {"exact": whole.to_dict()}))

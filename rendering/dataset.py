@@ -176,7 +176,7 @@ def _footer(path: Path, then: str) -> Footer:
     try:
         with pq.ParquetFile(path) as file:
             metadata = file.metadata
-    except pa.ArrowInvalid as error:
+    except (OSError, pa.ArrowInvalid) as error:
         raise InputError(f"{path} is no whole Parquet file ({error}). {then}") from error
     return Footer((metadata.metadata or {}).get(PLAN_KEY, b"").decode(), int(metadata.num_rows))
 

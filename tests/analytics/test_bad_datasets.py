@@ -86,6 +86,15 @@ def cut(name: str) -> Damage:
     return lambda root, other: (root / name).write_bytes((other / name).read_bytes()[:-9])
 
 
+def without_footer(name: str) -> Damage:
+    def damage(root: Path, other: Path) -> None:
+        content = bytearray((root / name).read_bytes())
+        content[-60:-8] = b"\xff" * 52
+        (root / name).write_bytes(content)
+
+    return damage
+
+
 @pytest.mark.parametrize("command", ["diff", "stats"])
 @pytest.mark.parametrize(
     ("damage", "message"),
@@ -93,6 +102,12 @@ def cut(name: str) -> Damage:
         pytest.param(lambda root, _: (root / SCORES).unlink(), "1 of 2 parts are missing", id="missing"),
         pytest.param(half_written, "1 of 2 parts are missing", id="half-written"),
         pytest.param(cut(SCORES), "part-00001.parquet is no whole Parquet file", id="cut"),
+        pytest.param(without_footer(SCORES), "part-00001.parquet is no whole Parquet file", id="footer"),
+        pytest.param(
+            without_footer("conversations/part-00001.parquet"),
+            "conversations/part-00001.parquet is no whole Parquet file",
+            id="footer of conversations",
+        ),
         pytest.param(of_another_plan(SCORES), "part-00001.parquet belongs to another plan", id="plan"),
         *(
             pytest.param(
@@ -116,6 +131,11 @@ def cut(name: str) -> Damage:
             with_value("logprob", 80, 0.5),
             r"conversation 'c3', position 8: the logprob .*is 0\.5",
             id="above 0",
+        ),
+        pytest.param(
+            with_value("logprob", 80, math.inf),
+            r"conversation 'c3', position 8: the logprob .*is inf",
+            id="infinite",
         ),
     ],
 )
@@ -173,3 +193,20 @@ def test_a_damaged_vocabulary_is_named(
     (whole[0] / "vocab.parquet").write_bytes(b"PAR1")
     with pytest.raises(InputError, match=r"vocab\.parquet is damaged"):
         run("diff", whole[0], write_dataset(made))
+
+
+def test_a_comparison_of_nothing_but_bad_conversations_is_refused(
+    conversation: Make, write_dataset: Make
+) -> None:
+    ours = [conversation(f"c{index}", [("user", 4)], seed=index) for index in range(4)]
+
+    def impossible(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
+        logprobs = [None, *[0.5] * 4]
+        recorded = pa.array(logprobs, pa.float32())
+        return columns | {"logprob": recorded, "recorded_logprob": recorded}
+
+    bad = write_dataset(ours, columns=impossible)
+    with pytest.raises(InputError, match="none of the 4 shared conversations could be compared"):
+        run("diff", bad, write_dataset(ours), "--on-error", "skip")
+    with pytest.raises(InputError, match="none of the 4 conversations could be compared"):
+        run("diff", "--recorded", bad, "--on-error", "skip")

@@ -128,3 +128,27 @@ def test_a_sampler_that_did_not_sample_the_tokens_is_found_out(
     assert "the student did not sample these tokens" in wrong.stderr
     assert "did not sample these tokens" not in right.stderr
     assert "k1, 95 %" in right.stdout
+
+
+def test_sums_too_large_for_a_bootstrap_have_no_limits(conversation: Make, write_dataset: Make) -> None:
+    scored = [conversation(f"c{i}", ROLES, seed=i) for i in range(4)]
+
+    def with_logprob(value: float) -> Any:
+        def change(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
+            logprobs = pa.array([None, *[value] * (len(columns["logprob"]) - 1)], pa.float32())
+            return columns | {"logprob": logprobs}
+
+        return write_dataset(scored, top_k=0, columns=change)
+
+    total = diff(with_logprob(-400.0), with_logprob(-1.0), sampled_by="teacher").total
+    limits = {each.name: each for each in total.confidence}
+    assert limits["estimate_k1"][1:3] == pytest.approx((-399.0, -399.0))
+    assert limits["estimate_k3"][1:3] == (None, None)
+
+
+def test_the_limits_of_the_total_do_not_depend_on_the_groups(conversation: Make, write_dataset: Make) -> None:
+    teacher = [conversation(f"c{i}", seed=i) for i in range(40)]
+    student = [conversation(c.conversation_id, c.messages, seed=i, model=1) for i, c in enumerate(teacher)]
+    sides = write_dataset(teacher), write_dataset(student)
+    # By conversation there are so many groups that each would take more replicates.
+    assert diff(*sides).total == diff(*sides, by="conversation_id").total == diff(*sides, by="position").total

@@ -292,7 +292,9 @@ def test_lists_and_logprobs_of_other_lengths_are_refused(teacher: list[Any], wri
         return scores | {"top_ids": pa.array(lists, pa.list_(pa.int32()))}
 
     spoiled = write_dataset(teacher, columns=spoil)
-    with pytest.raises(InputError, match="differ in length"):
+    with pytest.raises(
+        InputError, match=r"conversation 'c0', position 1: top_ids has 4 entries and top_logprobs 5"
+    ):
         diff(spoiled, spoiled)
 
 
@@ -311,3 +313,29 @@ def test_unknown_groupings_are_refused(teacher: list[Any], write_dataset: Make) 
 def test_fault_47_alpha_is_checked_before_anything_is_read(write_dataset: Make, tmp_path: Any) -> None:
     with pytest.raises(UsageError, match="alpha is 1; expected"):
         diff(tmp_path / "absent", tmp_path / "absent", alpha=1.0)
+
+
+def test_contexts_depend_on_no_order_and_are_shown_once(conversation: Make, write_dataset: Make) -> None:
+    def copies(model: int) -> list[Any]:
+        same = conversation("c", [("user", 3), ("assistant", 9)], seed=1, model=model)
+        other = conversation("other", [("user", 3), ("assistant", 9)], seed=2, model=model)
+        return [*(same._replace(conversation_id=f"c{i:02}") for i in range(30)), other]
+
+    sides = copies(0), copies(1)
+    reports = [
+        diff(*(write_dataset(side[::step], n_parts=n_parts) for side in sides))
+        for step, n_parts in ((1, 1), (-1, 1), (1, 3))
+    ]
+    contexts = [report.contexts for report in reports]
+    assert contexts[0] == contexts[1] == contexts[2]
+    assert len(contexts[0]) == 10
+    assert {each.conversation_id for each in contexts[0]} == {"c00", "other"}
+    lower = [each.lower for each in contexts[0]]
+    assert lower == sorted(lower, reverse=True)
+
+
+def test_alphas_of_one_name_are_refused(teacher: list[Any], student: list[Any], write_dataset: Make) -> None:
+    sides = write_dataset(teacher), write_dataset(student)
+    with pytest.raises(UsageError, match=r"have one name, 0\.123456; expected weights that differ"):
+        diff(*sides, alpha=[0.1234561, 0.1234559])
+    assert diff(*sides, alpha=[0.3, 0.3]).alphas == (0.3,)

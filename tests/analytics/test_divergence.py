@@ -436,3 +436,35 @@ def test_upper_limits_are_the_largest_vertices_where_there_is_room(seed: int) ->
     assert limits.gjs(alpha).upper[0] == pytest.approx(gjs(p, q, alpha), abs=1e-9)
     assert limits.skew_kl(alpha).upper[0] == pytest.approx(kl(p, alpha * p + (1 - alpha) * q), abs=1e-9)
     assert limits.total_variation.upper[0] == pytest.approx(np.abs(p - q).sum() / 2, abs=1e-9)
+
+
+@pytest.mark.parametrize("missing", [1e-6, 5e-6, 5e-4])
+def test_whole_lists_that_sum_to_less_than_1_leave_room_for_the_exact_value(missing: float) -> None:
+    rng = np.random.default_rng(6)
+    p, q = (rng.dirichlet(np.ones(8), 50) for _ in range(2))
+    teacher = listed(p * (1 - missing), 8)._replace(vocab_size=8)
+    student = listed(q, 8)._replace(vocab_size=8)
+    limits = topk_limits(teacher, student, alphas=[0.3])
+    exact = {
+        "kl_teacher_student": kl(p, q),
+        "kl_student_teacher": kl(q, p),
+        "total_variation": np.abs(p - q).sum(axis=1) / 2,
+        "entropy_teacher": -xlogy(p, p).sum(axis=1),
+    }
+    for name, values in exact.items():
+        bounds = getattr(limits, name)
+        assert (bounds.lower <= values).all(), name
+        assert (values <= bounds.upper).all(), name
+    assert (limits.gjs(0.3).lower <= gjs(p, q, 0.3)).all()
+    assert (gjs(p, q, 0.3) <= limits.gjs(0.3).upper).all()
+    same = topk_limits(teacher, listed(p, 8)._replace(vocab_size=8))
+    assert (same.kl_teacher_student.lower <= 1e-12).all()
+    assert (same.kl_teacher_student.upper >= 0).all()
+
+
+def test_whole_lists_that_lack_much_are_refused() -> None:
+    half = TopK(np.array([[0, 1]]), np.log([[0.5, 0.4]]), vocab_size=2)
+    with pytest.raises(TokenError, match=r"sum to 0\.9; expected at most 1, or 1 where all are listed"):
+        topk_limits(half, one(0.5, 0.5, vocab_size=2))
+    part = half._replace(vocab_size=3)
+    assert topk_limits(part, one(0.5, 0.5, vocab_size=3)).kl_teacher_student.lower[0] >= 0

@@ -14,6 +14,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from scipy.spatial.distance import jensenshannon
+from scipy.special import entr, rel_entr
 from typer.testing import CliRunner
 
 from tokscore.analytics import TopK, topk_divergences, topk_limits
@@ -153,6 +155,29 @@ def test_the_pair_equals_a_full_softmax_of_its_models(teacher_model: Path, stude
         np.testing.assert_allclose(values.teacher_logprobs, logprobs, atol=1e-9)
 
 
+def test_the_exact_values_are_those_of_scipy() -> None:
+    generator = torch.Generator().manual_seed(2)
+    logits = [(torch.randn(9, 400, generator=generator) * 4).double() for _ in range(2)]
+    p, q = (torch.softmax(each, -1).numpy() for each in logits)
+    values = exact_divergences(*logits, torch.zeros(9, dtype=torch.int64), alphas=(0.5,))
+    expected = {
+        "kl_teacher_student": rel_entr(p, q).sum(axis=1),
+        "kl_student_teacher": rel_entr(q, p).sum(axis=1),
+        "teacher_entropy": entr(p).sum(axis=1),
+        "student_entropy": entr(q).sum(axis=1),
+    }
+    for name, each in expected.items():
+        np.testing.assert_allclose(getattr(values, name), each, atol=1e-12)
+    np.testing.assert_allclose(values.gjs[0], jensenshannon(p, q, axis=1) ** 2, atol=1e-12)
+    lists = [TopK(np.tile(np.arange(400), (9, 1)), np.log(side), vocab_size=400) for side in (p, q)]
+    limits = topk_limits(*lists)
+    for end in ("lower", "upper"):
+        np.testing.assert_allclose(
+            getattr(limits.kl_teacher_student, end), expected["kl_teacher_student"], atol=1e-9
+        )
+        np.testing.assert_allclose(getattr(limits.gjs(0.5), end), jensenshannon(p, q, axis=1) ** 2, atol=1e-9)
+
+
 def test_equal_logits_differ_by_exactly_nothing() -> None:
     logits = torch.randn(7, 300, generator=torch.Generator().manual_seed(1)) * 9
     values = exact_divergences(logits, logits, torch.zeros(7, dtype=torch.int64), alphas=(0.1, 0.3, 0.77))
@@ -242,6 +267,22 @@ def test_the_exact_values_leave_out_what_the_comparison_skipped(
     assert [each["conversation_id"] for each in report["skipped"]] == ["b"]
     assert report["exact"]["total"]["n_tokens"] == report["total"]["n_tokens"] == rows.height
     assert report["exact"]["total"]["student_entropy"] == pytest.approx(rows["student_entropy"].mean())
+
+
+def test_the_same_alpha_twice_is_one(
+    tiny_pair: tuple[Path, Path, Path],
+    tiny_model: Path,
+    other_tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TOKSCORE_CACHE", str(tmp_path))
+    arguments = ["diff", *tiny_pair[:2], "--exact", "--alpha", "0.3", "--alpha", "0.3", "--format", "json"]
+    models = ["--teacher-model", tiny_model, "--student-model", other_tiny_model]
+    finished = CliRunner().invoke(app, [str(each) for each in (*arguments, *models)])
+    assert finished.exit_code == 0, finished.output
+    names = [name for name in json.loads(finished.stdout)["exact"]["total"] if name.startswith("gjs")]
+    assert names == ["gjs_0.3"]
 
 
 @pytest.fixture(scope="module")

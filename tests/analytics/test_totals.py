@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tokscore.analytics.totals import ExactSum, ExactTotals
 
-# Whole multiples of 2**-128 below 2**500.
+# Whole multiples of 2**-256 below 2**500.
 finite = st.floats(-1e120, 1e120).filter(lambda value: value == 0 or abs(value) > 1e-20)
 
 
@@ -52,3 +52,8 @@ def test_groups_are_added_up_apart() -> None:
     totals = ExactTotals(2)
     totals.add(np.array([[1.0, 2.0], [0.5, -4.0], [0.25, 8.0]]), np.array([1, 0, 1]))
     assert [totals.value(group) for group in range(3)] == [[0.5, -4.0], [1.25, 10.0], [0.0, 0.0]]
+
+
+def test_squares_of_small_ratios_keep_their_digits() -> None:
+    square = math.exp(-88.3)
+    assert total([square] * 1000) == math.fsum([square] * 1000)
