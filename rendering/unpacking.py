@@ -321,11 +321,10 @@ def _is_one_object(content: mmap.mmap, start: int) -> bool:
 
 
 def _is_indented(content: mmap.mmap, start: int) -> bool:
-    """Whether its first line is the bracket of an object that goes on in the next."""
-    first = content.find(b"\n", start)
-    second = content.find(b"\n", first + 1)
-    is_bracket = first >= 0 and content[start:first].strip() == b"{"
-    return is_bracket and not _is_json(content, first + 1, len(content) if second < 0 else second)
+    """Whether its first line is the bracket of an object that goes on in the next, which is no record."""
+    newline = content.find(b"\n", start)
+    behind = _end(_SPACE, content, newline + 1)
+    return content[start:newline].strip() == b"{" and content[behind : behind + 1] != b"{"
 
 
 def _write_objects(content: mmap.mmap, start: int, copy: BinaryIO) -> None:

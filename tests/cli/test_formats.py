@@ -273,9 +273,6 @@ def test_a_compressed_file_that_is_cut_costs_what_is_behind_the_cut(
     path.write_bytes(stream.compress(text[:-9]) + stream.flush(zlib.Z_SYNC_FLUSH))
     out = tmp_path / "out"
     arguments = (path, "-m", tiny_model, "-o", out)
-    failed = tokscore("render", *arguments)
-    assert failed.returncode == 3
-    assert "convs.jsonl.gz:9: is missing, and all behind it: the file is damaged here (gzip" in failed.stderr
     finished = tokscore("render", *arguments, "--on-error", "skip")
     assert finished.returncode == 0, finished.stderr
     assert tokens_of(out)["conversation_id"].unique(maintain_order=True).to_list() == list("01234567")
@@ -287,8 +284,9 @@ def test_a_compressed_file_that_is_cut_costs_what_is_behind_the_cut(
     assert (json.loads(plan.stdout)["n_sequences"], json.loads(plan.stdout)["n_failed"]) == (8, 1)
     drifted = tokscore("drift", path, "-m", tiny_model, "--on-error", "skip", "--format", "json")
     assert json.loads(drifted.stdout)["n_failed"] == 1
-    counted = json.loads(tokscore("stats", path, "--format", "json").stdout)
-    assert (counted["n_conversations"], counted["n_errors"]) == (8, 1)
+    counted = tokscore("stats", path, "--format", "json")
+    assert "convs.jsonl.gz:9: is missing, and all behind it: the file is damaged here (gzip" in counted.stderr
+    assert json.loads(counted.stdout)["n_conversations"] == 8
 
 
 def test_bytes_that_are_no_text_cost_one_record(tiny_model: Path, tmp_path: Path) -> None:

@@ -93,11 +93,14 @@ def test_a_file_without_records_is_refused(tmp_path: Path, content: str, reason:
         plan_files([str(path)])
 
 
-def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_archive_has_one_line_more_that_says_so(tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl.gz"
-    path.write_bytes(gzip.compress(b"{}\n" * 1000)[:-12])
-    with pytest.raises(InputError, match=r"c.jsonl.gz is damaged"):
-        plan_files([str(path)])
+    path.write_bytes(gzip.compress(b"{}\n" * 1000)[:-4])
+    plan = plan_files([str(path)])
+    *kept, last = [line for part in plan.parts for line in read_lines(plan, part)]
+    assert [line.content for line in kept] == [b"{}\n"] * 1000
+    assert (last.number, last.conversation_id) == (1001, "c.jsonl.gz:1001")
+    assert plan.n_records == 1001
 
 
 def test_lines_of_an_archive_are_numbered_and_divided(tmp_path: Path) -> None:

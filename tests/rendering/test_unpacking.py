@@ -175,6 +175,7 @@ def test_objects_over_several_lines_become_one_line_each(tmp_path: Path) -> None
 
 def test_an_object_over_several_lines_that_is_cut_is_one_record(tmp_path: Path) -> None:
     assert lines(tmp_path, b'{\n "a": [\n  1,\n  "x') == [b'{ "a": [ 1, "x']
+    assert lines(tmp_path, b'{\n "a"') == [b'{ "a"']
 
 
 # compressed files and tables
