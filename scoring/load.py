@@ -200,8 +200,10 @@ def _check_options(options: EngineOptions, engine: str, temperature: float) -> N
                 "Leave out --engine-path, or use --engine transformers."
             )
         return
-    known = {name: value for name, value in options.arguments.items() if name == LENGTH_ARGUMENT}
-    for_any = EngineOptions(batch_tokens=options.batch_tokens, head_dtype=options.head_dtype, arguments=known)
+    lengths = {name: value for name, value in options.arguments.items() if name == LENGTH_ARGUMENT}
+    for_any = EngineOptions(
+        batch_tokens=options.batch_tokens, head_dtype=options.head_dtype, arguments=lengths
+    )
     if options != for_any or options.head_dtype == "float32":
         raise UsageError(
             "--engine-path, --engine-arg but for max_model_len, --head-dtype float32, --quantization and the "
