@@ -77,10 +77,11 @@ class EngineSpec:
 
     def settings(self) -> dict[str, Setting]:
         """What changes the numbers beyond model, top-k and temperature, for the manifest."""
+        arguments = {name: value for name, value in self.options.arguments.items() if name != LOGITS_ARGUMENT}
         return {
             "head_dtype": self.options.head_dtype,
             "quantization": self.options.quantization,
-            "engine_arguments": json.dumps(dict(self.options.arguments), sort_keys=True),
+            "engine_arguments": json.dumps(arguments, sort_keys=True),
         }
 
     def start(self, longest: int | None = None) -> Engine:
