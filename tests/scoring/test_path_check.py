@@ -35,16 +35,17 @@ def fused(logits: torch.Tensor, tokens: torch.Tensor, top_k: int, temperature: f
 
 
 @pytest.mark.parametrize("top_k", [0, 5, VOCAB_SIZE])
-@pytest.mark.parametrize("temperature", [0.1, 1.0, 3.0])
+@pytest.mark.parametrize("temperature", [0.005, 1.0, 3.0])
 @pytest.mark.parametrize(
     ("shape", "limit"),
     [
         (lambda logits: logits, LIMIT),
+        (lambda logits: logits / 20, LIMIT),
         (lambda logits: logits.round(), LIMIT),
         (lambda logits: logits.masked_fill(logits < 1, float("-inf")), LIMIT),
         (lambda logits: logits.bfloat16().float(), LIMIT_16_BIT),
     ],
-    ids=["plain", "ties", "ruled out", "bf16"],
+    ids=["plain", "flat", "ties", "ruled out", "bf16"],
 )
 def test_rounding_ties_and_temperatures_pass(
     shape: Callable[[torch.Tensor], torch.Tensor], limit: float, temperature: float, top_k: int
