@@ -68,7 +68,8 @@ def score(
         pipeline_parallel_size: Devices that share the layers (vLLM).
         quantization: Method for vLLM, where the model does not state its own.
         batch_tokens: Tokens of one forward pass.
-        engine_arg: Passed on to vLLM's `LLM`.
+        engine_arg: Passed on to vLLM's `LLM`, but for `max_model_len`, the tokens that the model takes where
+            its configuration says otherwise, and `logits_bytes`, the memory for logits.
         on_error: `"fail"` at the first bad conversation, or `"skip"` it: see `Dataset.failures`.
         revision: Branch, tag or commit on the hub.
         workers: Processes that render; more than one need `if __name__ == "__main__":` in the calling script.

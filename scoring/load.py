@@ -77,10 +77,11 @@ class EngineSpec:
 
     def settings(self) -> dict[str, Setting]:
         """What changes the numbers beyond model, top-k and temperature, for the manifest."""
+        arguments = {name: value for name, value in self.options.arguments.items() if name != LOGITS_ARGUMENT}
         return {
             "head_dtype": self.options.head_dtype,
             "quantization": self.options.quantization,
-            "engine_arguments": json.dumps(dict(self.options.arguments), sort_keys=True),
+            "engine_arguments": json.dumps(arguments, sort_keys=True),
         }
 
     def start(self, longest: int | None = None) -> Engine:
@@ -200,8 +201,10 @@ def _check_options(options: EngineOptions, engine: str, temperature: float) -> N
                 "Leave out --engine-path, or use --engine transformers."
             )
         return
-    known = {name: value for name, value in options.arguments.items() if name == LENGTH_ARGUMENT}
-    for_any = EngineOptions(batch_tokens=options.batch_tokens, head_dtype=options.head_dtype, arguments=known)
+    lengths = {name: value for name, value in options.arguments.items() if name == LENGTH_ARGUMENT}
+    for_any = EngineOptions(
+        batch_tokens=options.batch_tokens, head_dtype=options.head_dtype, arguments=lengths
+    )
     if options != for_any or options.head_dtype == "float32":
         raise UsageError(
             "--engine-path, --engine-arg but for max_model_len, --head-dtype float32, --quantization and the "

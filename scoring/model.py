@@ -158,17 +158,40 @@ def max_length_of(config: PretrainedConfig) -> int:
     return UNLIMITED_LENGTH
 
 
+def switch_length_of(config: PretrainedConfig) -> int | None:
+    """The length above which all tokens of a sequence have other positions; None where there is none.
+
+    Source:
+        Ding et al. (2024), LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens, section 3.4.
+    """
+    stated = getattr(config, "max_position_embeddings", None) or UNLIMITED_LENGTH
+    lengths = [
+        original for kind, original, _ in _positions(config, stated) if kind in ("longrope", "dynamic")
+    ]
+    return min(lengths, default=None)
+
+
 def _yarn_length(config: PretrainedConfig, stated: int) -> int:
     """What YaRN reaches, 0 without it; the shortest where layers differ."""
+    return min(
+        int(original * factor) if kind == "yarn" and factor else 0
+        for kind, original, factor in _positions(config, stated)
+    )
+
+
+def _positions(config: PretrainedConfig, stated: int) -> list[tuple[str, int, float | None]]:
+    """Type of the rotary positions, length before they are scaled, and factor; for each kind of layers."""
     found = getattr(config, "rope_parameters", None) or {}
     # Of all layers, or by their kind; None for those without rotary positions.
     kinds = [value for value in found.values() if isinstance(value, Mapping)] or [found]
-    lengths = []
-    for kind in kinds:
-        factor = kind.get("factor") if kind.get("rope_type", kind.get("type")) == "yarn" else None
-        original = kind.get("original_max_position_embeddings") or stated
-        lengths.append(int(original * factor) if factor else 0)
-    return min(lengths)
+    return [
+        (
+            str(kind.get("rope_type", kind.get("type"))),
+            int(kind.get("original_max_position_embeddings") or stated),
+            kind.get("factor"),
+        )
+        for kind in kinds
+    ]
 
 
 def _kv_width(config: PretrainedConfig) -> int:

@@ -17,8 +17,7 @@ Bools = NDArray[np.bool_]
 
 # Two logprobs of one id may differ by this much in nats, and by this much of themselves: logits divided by a
 # small temperature are large, and are rounded before anything is subtracted.
-SAME_LOGPROB = 1e-3
-SAME_LOGPROB_RELATIVE = 1e-5
+SAME_LOGPROB, SAME_LOGPROB_RELATIVE = np.float32(1e-3), np.float32(1e-5)
 # Probabilities that should add up to at most 1 may do so to this much more.
 MASS_TOLERANCE = 1e-3
 LOWEST = np.finfo(np.float32).min
@@ -95,7 +94,7 @@ def _faults(block: _Block) -> Iterator[tuple[str, Bools]]:
     is_twice = ordered[:, 1:] == ordered[:, :-1]
     yield "its list holds an id twice", np.repeat(is_twice, SORTED_EVERY, 0) if is_twice.any() else is_twice
 
-    tolerance = SAME_LOGPROB - SAME_LOGPROB_RELATIVE * np.maximum(logprobs, LOWEST)
+    tolerance: Floats = SAME_LOGPROB - SAME_LOGPROB_RELATIVE * np.maximum(logprobs, LOWEST)
     is_inside = ranks <= top_k
     # Of the ids that its rank counts, which begin the list, the token is the least likely.
     there = np.where(is_inside, top_logprobs[np.arange(len(ranks)), np.minimum(ranks, top_k) - 1], logprobs)
@@ -118,7 +117,7 @@ def _faults(block: _Block) -> Iterator[tuple[str, Bools]]:
 
 def _differ(one: Floats, other: Floats, tolerance: Floats) -> Bools:
     """Where two logprobs are apart; -inf is equal to itself alone."""
-    is_apart = one != other
+    is_apart: Bools = one != other
     if np.count_nonzero(is_apart):
         is_apart[is_apart] = np.abs(one[is_apart] - other[is_apart]) > tolerance[is_apart]
     return is_apart

@@ -12,6 +12,7 @@ import torch
 
 from tokscore.rendering.errors import EngineError, InputError
 from tokscore.scoring.engine import SequenceScores, TokenSequence, last_line, windows
+from tokscore.scoring.model import UNLIMITED_LENGTH, switch_length_of
 
 if TYPE_CHECKING:
     from tokscore.rendering.manifest import ModelIdentity, Setting
@@ -64,6 +65,8 @@ class TransformersEngine:
         self._model: Model = _load(spec.model, spec.identity.dtype, self._device)
         self.chunk_rows = max(1, LOGITS_BYTES[self._device.type] // (4 * self.vocab_size))
         self.chunked = self._head_gives_the_logits()
+        # transformers takes the longest sequence of a batch for the length of all.
+        self._longest_together = switch_length_of(self._model.config.get_text_config()) or UNLIMITED_LENGTH
         self.details: Mapping[str, Setting] = {
             "device": self._device.type,
             "batch_tokens": self._batch_tokens,
@@ -108,7 +111,9 @@ class TransformersEngine:
             # Longest first: what does not fit in memory fails at once.
             waiting = sorted(window, key=lambda sequence: -len(sequence.token_ids))
             while waiting:
-                n = max(1, self._batch_tokens // len(waiting[0].token_ids)) if self.chunked else 1
+                longest = len(waiting[0].token_ids)
+                can_share = self.chunked and longest <= self._longest_together
+                n = max(1, self._batch_tokens // longest) if can_share else 1
                 yield waiting[:n]
                 del waiting[:n]
 

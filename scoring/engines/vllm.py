@@ -19,6 +19,7 @@ from tokscore.scoring.engines.path_check import LIMIT, LIMIT_16_BIT, PLAIN_TOP_K
 from tokscore.scoring.engines.vllm_results import KEEP, from_flat, from_tensors, keep_tensors
 from tokscore.scoring.engines.vllm_settings import VllmSettings, check_config, vllm_settings
 from tokscore.scoring.engines.vllm_worker import MARK, WorkerSettings, runs_of
+from tokscore.scoring.model import switch_length_of
 
 if TYPE_CHECKING:
     from tokscore.rendering.manifest import ModelIdentity, Setting
@@ -110,6 +111,9 @@ class VllmEngine:
             self._refuse_what_only_the_fused_path_can()
         if path != FLAT:
             keep_tensors()
+        if self._switch_length is not None:
+            # vLLM has one kind of positions for all sequences, by the longest that it is started for.
+            details["positions"] = "long" if self._longest + 1 > self._switch_length else "short"
         if self._quantization is not None:
             details["quantization"] = self._quantization
         for name in ("tensor_parallel_size", "pipeline_parallel_size"):
@@ -147,8 +151,9 @@ class VllmEngine:
         self._llm = LLM(**settings.arguments)
         self._engine = self._llm.llm_engine
         check_config(self._engine.vllm_config, self._longest)
-        quantization = self._engine.vllm_config.model_config.quantization
-        self._quantization = None if quantization is None else str(quantization)
+        model_config = self._engine.vllm_config.model_config
+        self._switch_length = switch_length_of(model_config.hf_text_config)
+        self._quantization = None if model_config.quantization is None else str(model_config.quantization)
         return settings
 
     def _install(self, settings: VllmSettings) -> dict[str, str]:

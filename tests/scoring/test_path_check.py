@@ -16,7 +16,7 @@ from tokscore.scoring.engines.fused_check import check_fused_pass
 from tokscore.scoring.engines.path_check import LIMIT, LIMIT_16_BIT, PLAIN_TOP_K, PathCheck, PathError
 from tokscore.scoring.engines.transformers import score_logits
 
-VOCAB_SIZE, N_ROWS = 500, 400
+VOCAB_SIZE, N_ROWS = 500, 100
 
 
 def logits_and_tokens() -> tuple[torch.Tensor, torch.Tensor]:
@@ -34,17 +34,18 @@ def fused(logits: torch.Tensor, tokens: torch.Tensor, top_k: int, temperature: f
     )
 
 
-@pytest.mark.parametrize("top_k", [0, 1, 5, VOCAB_SIZE])
-@pytest.mark.parametrize("temperature", [0.1, 0.7, 1.0, 3.0])
+@pytest.mark.parametrize("top_k", [0, 5, VOCAB_SIZE])
+@pytest.mark.parametrize("temperature", [0.005, 1.0, 3.0])
 @pytest.mark.parametrize(
     ("shape", "limit"),
     [
         (lambda logits: logits, LIMIT),
+        (lambda logits: logits / 20, LIMIT),
         (lambda logits: logits.round(), LIMIT),
         (lambda logits: logits.masked_fill(logits < 1, float("-inf")), LIMIT),
         (lambda logits: logits.bfloat16().float(), LIMIT_16_BIT),
     ],
-    ids=["plain", "ties", "ruled out", "bf16"],
+    ids=["plain", "flat", "ties", "ruled out", "bf16"],
 )
 def test_rounding_ties_and_temperatures_pass(
     shape: Callable[[torch.Tensor], torch.Tensor], limit: float, temperature: float, top_k: int

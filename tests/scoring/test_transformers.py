@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -126,3 +127,23 @@ def test_loading_and_scoring_say_nothing(tiny_llama: Path, capfd: pytest.Capture
     engine = load_engine("transformers", str(tiny_llama))
     list(engine.score([TokenSequence(0, random_ids(0, 30))]))
     assert capfd.readouterr() == ("", "")
+
+
+def test_long_company_does_not_change_a_short_sequence_under_longrope(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    """transformers takes one set of frequencies for a batch, by the longest sequence in it."""
+    config = json.loads((tiny_llama / "config.json").read_text())
+    scaling = {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "original_max_position_embeddings": 64,
+        "short_factor": [1.0] * 16,
+        "long_factor": [4.0] * 16,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config | {"rope_parameters": scaling}))
+    (tmp_path / "model.safetensors").symlink_to(tiny_llama / "model.safetensors")
+    engine = load_engine("transformers", str(tmp_path))
+    short, long = TokenSequence(0, random_ids(0, 40)), TokenSequence(1, random_ids(1, 200))
+    alone, together = dict(engine.score([short])), dict(engine.score([short, long]))
+    np.testing.assert_allclose(together[0].logprobs, alone[0].logprobs, atol=1e-4)

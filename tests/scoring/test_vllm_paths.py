@@ -147,6 +147,7 @@ def test_memory_for_logits_can_be_stated_and_leaves_the_rest_to_vllm(tiny_llama:
     assert little.arguments["gpu_memory_utilization"] == 0.9
     assert much.arguments["gpu_memory_utilization"] == round(1 - 22 / 80, 3)
     assert "logits_bytes" not in much.arguments
+    assert asked.settings()["engine_arguments"] == '{"max_num_seqs": 3}', "memory does not change the plan"
     assert much.arguments["max_num_seqs"] == 3
 
 
@@ -162,15 +163,23 @@ def test_a_longer_maximum_than_the_configuration_says_can_be_stated(
     np.testing.assert_allclose(scores.logprobs, whole(tiny_llama, ids), atol=ATOL)
 
 
+LONG_POSITIONS = {
+    # A configuration that states the original length, as Qwen's does.
+    "yarn": (256, {"factor": 4.0}),
+    "longrope": (1_024, {"short_factor": [1.0] * 16, "long_factor": [4.0] * 16}),
+}
+
+
 @pytest.mark.parametrize("name", ["transformers", *[pytest.param("vllm", marks=vllm)]])
-def test_yarn_is_scored_up_to_the_length_that_it_reaches(
-    start: EngineStarter, tiny_llama: Path, tmp_path: Path, name: str
+@pytest.mark.parametrize("kind", LONG_POSITIONS)
+def test_scaled_positions_are_scored_up_to_the_length_that_they_reach(
+    start: EngineStarter, tiny_llama: Path, tmp_path: Path, kind: str, name: str
 ) -> None:
-    """A configuration whose `max_position_embeddings` is the original length, as Qwen's is."""
+    stated, scaling = LONG_POSITIONS[kind]
+    rope = scaling | {"rope_type": kind, "rope_theta": 1e4, "original_max_position_embeddings": 256}
     config = json.loads((tiny_llama / "config.json").read_text())
-    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256, "rope_theta": 1e4}
     (tmp_path / "config.json").write_text(
-        json.dumps(config | {"max_position_embeddings": 256, "rope_parameters": yarn})
+        json.dumps(config | {"max_position_embeddings": stated, "rope_parameters": rope})
     )
     (tmp_path / "model.safetensors").symlink_to(tiny_llama / "model.safetensors")
     ids = random_ids(13, 1_024)
@@ -178,6 +187,7 @@ def test_yarn_is_scored_up_to_the_length_that_it_reaches(
     assert engine.max_length == 1_024
     [scores] = scores_of(engine, [ids])
     np.testing.assert_allclose(scores.logprobs, whole(tmp_path, ids), atol=ATOL)
+    assert engine.details.get("positions") == ("long" if (name, kind) == ("vllm", "longrope") else None)
 
 
 @pytest.mark.parametrize("name", [pytest.param("vllm", marks=vllm)])
