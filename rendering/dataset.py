@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
@@ -83,8 +83,15 @@ def finished_parts(root: Path, manifest: Manifest) -> set[int]:
     return {index for index, footer in found if footer is not None and footer.plan_hash}
 
 
-def record_engine_details(root: Path, details: Mapping[str, Setting]) -> list[str]:
+def record_engine_details(
+    root: Path, details: Mapping[str, Setting], *, but: Collection[str] = ()
+) -> list[str]:
     """Write how the engine scores into the manifest, where no run has done so.
+
+    Args:
+        root: The dataset.
+        details: By name.
+        but: Names of those that differ by chance, which are no difference.
 
     Returns:
         In words, what differs from what an earlier run wrote, which stays.
@@ -97,7 +104,7 @@ def record_engine_details(root: Path, details: Mapping[str, Setting]) -> list[st
         return []
     return [
         f"{name.replace('_', '-')} was {earlier.get(name)} and is {details.get(name)}"
-        for name in sorted({*earlier, *details})
+        for name in sorted({*earlier, *details} - {*but})
         if earlier.get(name) != details.get(name)
     ]
 

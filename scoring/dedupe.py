@@ -55,11 +55,26 @@ class SharedSequence(NamedTuple):
         return row_of[: len(wanted)][wanted]
 
 
-def share_sequences(sequences: Sequence[TokenSequence]) -> list[SharedSequence]:
+def share_sequences(
+    sequences: Sequence[TokenSequence], switch_length: int | None = None
+) -> list[SharedSequence]:
     """The fewest sequences that hold the rows of all, in the order of the longest of each.
 
     The rows of a sequence do not depend on what follows it, so that a beginning needs no pass of its own.
+
+    Args:
+        sequences: Whose rows are wanted.
+        switch_length: Tokens of longer sequences have other positions in the model, so that shorter ones take
+            no rows from them.
     """
+    if switch_length is None:
+        return _share(sequences)
+    is_long = [len(sequence.token_ids) > switch_length for sequence in sequences]
+    short = _share([each for each, long in zip(sequences, is_long, strict=True) if not long])
+    return short + _share([each for each, long in zip(sequences, is_long, strict=True) if long])
+
+
+def _share(sequences: Sequence[TokenSequence]) -> list[SharedSequence]:
     # Big-endian, so that the order of the bytes is that of the ids.
     texts = [sequence.token_ids.astype(">i4").tobytes() for sequence in sequences]
     order = sorted(range(len(texts)), key=texts.__getitem__)

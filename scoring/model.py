@@ -38,6 +38,7 @@ class ModelFiles:
         config_length: The same as the configuration says it, where the user says otherwise.
         dtype: Type that the configuration states, float32 where it states none.
         kv_width: Numbers that a key-value cache holds for one token.
+        switch_length: As `switch_length_of` says.
     """
 
     path: Path
@@ -48,6 +49,7 @@ class ModelFiles:
     config_length: int
     dtype: str
     kv_width: int
+    switch_length: int | None = None
 
     def weight_files(self) -> list[Path]:
         """The files that hold the weights, by name."""
@@ -139,7 +141,17 @@ def _describe(path: Path, name: str, revision: str | None) -> ModelFiles:
         raise InputError(f"{name}: config.json states no vocab_size; expected a causal language model.")
     dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
     max_length = max_length_of(config)
-    return ModelFiles(path, name, revision, vocab_size, max_length, max_length, dtype, _kv_width(config))
+    return ModelFiles(
+        path,
+        name,
+        revision,
+        vocab_size,
+        max_length,
+        max_length,
+        dtype,
+        _kv_width(config),
+        switch_length_of(config),
+    )
 
 
 def max_length_of(config: PretrainedConfig) -> int:

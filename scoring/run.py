@@ -28,7 +28,7 @@ from tokscore.scoring.columns import ScoredTokens, score_columns
 from tokscore.scoring.engine import SequenceScores, TokenSequence, check_scores, windows
 from tokscore.scoring.estimates import RATE_KEY
 from tokscore.scoring.planning import ReadJob, RunPlan, failure, plan_run
-from tokscore.scoring.retries import EngineFailure, RetryingEngine
+from tokscore.scoring.retries import CHANCE, EngineFailure, RetryingEngine
 from tokscore.scoring.selection import EVERY_TOKEN, Selection
 from tokscore.scoring.shards import WHOLE, Shard
 from tokscore.scoring.spool import Spool
@@ -135,7 +135,7 @@ def score(
                 manifest = run.start(plan, out, manifest, tell)
                 progress(0, plan.n_tokens)
                 for part in parts:
-                    with PartWriter(out, manifest, part.index, score_columns) as writer:
+                    with PartWriter(out, run.described(manifest), part.index, score_columns) as writer:
                         for _ in run.score_part(spool.read(part.index), writer):
                             progress(run.n_done, plan.n_tokens)
                         with run.writing_clock:
@@ -259,13 +259,19 @@ class _Run:
             tell(
                 "engine: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in details.items())
             )
-        differences = record_engine_details(out, details)
+        differences = record_engine_details(out, details, but=CHANCE)
         if differences:
             tell(
                 f"warning: the engine runs otherwise than when this dataset was begun: "
                 f"{'; '.join(differences)}. The parts written now say so in their metadata."
             )
-        return msgspec.structs.replace(manifest, engine_details=details)
+        return self.described(manifest)
+
+    def described(self, manifest: Manifest) -> Manifest:
+        """The manifest, with how the engine scores now, for the parts."""
+        if self._engine is None:
+            return manifest
+        return msgspec.structs.replace(manifest, engine_details=dict(self._engine.details))
 
     def score_part(self, items: Iterator[Item], writer: PartWriter) -> Iterator[None]:
         """Write one part in input order; yields whenever the engine is done with a sequence."""
@@ -286,7 +292,7 @@ class _Run:
 
         def for_engine() -> Iterator[TokenSequence]:
             for window in windows(sequences(), dedupe.WINDOW_TOKENS):
-                for each in dedupe.share_sequences(window):
+                for each in dedupe.share_sequences(window, self._spec.model.switch_length):
                     shared[each.sequence.key] = each
                     yield each.sequence
 
@@ -353,7 +359,13 @@ class _Run:
             failed = failure(item, f"the engine failed on it twice: {outcome.reason}")
         else:
             try:
-                check_scores(outcome, sequence.n_rows, self._spec.top_k, item.row.conversation_id)
+                check_scores(
+                    outcome,
+                    sequence.n_rows,
+                    self._spec.top_k,
+                    item.row.conversation_id,
+                    sequence.targets(),
+                )
             except ConversationError as error:
                 failed = failure(item, error.reason, error.hint)
             else:

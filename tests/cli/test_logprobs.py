@@ -129,7 +129,7 @@ def test_a_plan_without_parts_takes_the_bytes_from_the_schema(
         (["--head-dtype", "int8"], "'int8' is not one of 'auto', 'model', 'float32'"),
         (["--engine-path", "slow"], "'slow' is not one of 'auto', 'fused', 'tensors', 'flat'"),
         (["--engine-arg", "max_num_seqs"], "expected NAME=VALUE"),
-        (["--engine-arg", "max_num_seqs=4"], "--engine-arg, --head-dtype float32"),
+        (["--engine-arg", "max_num_seqs=4"], "--head-dtype float32, --quantization"),
         (["--tensor-parallel-size", "0"], "--tensor-parallel-size"),
         (["--max-length", "0"], "--max-length"),
         (["--batch-tokens", "0"], "--batch-tokens"),

@@ -59,3 +59,15 @@ def test_no_sequence_for_the_engine_begins_another(records: list[list[int]]) -> 
     kept = [tuple(shared.sequence.token_ids.tolist()) for shared in share_sequences(sequences)]
     for i, one in enumerate(kept):
         assert not any(one == other[: len(one)] for j, other in enumerate(kept) if i != j)
+
+
+def test_short_sequences_take_no_rows_from_ones_with_other_positions() -> None:
+    ids = np.arange(9, dtype=np.int32)
+    sequences = [TokenSequence(key, ids[:stop]) for key, stop in enumerate((9, 3, 8, 5))]
+
+    def holders(switch_length: int | None) -> list[tuple[int, list[int]]]:
+        found = share_sequences(sequences, switch_length)
+        return sorted((each.sequence.key, sorted(member.key for member in each.members)) for each in found)
+
+    assert holders(None) == [(0, [0, 1, 2, 3])]
+    assert holders(5) == [(0, [0, 2]), (3, [1, 3])]
