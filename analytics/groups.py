@@ -80,6 +80,15 @@ class Grouping:
         """The values of a key, one a name."""
         return key if isinstance(key, tuple) else (key,)
 
+    def absent_metadata(self, keys: Sequence[GroupKey]) -> list[str]:
+        """Names of metadata that no group has a value of."""
+        rows = [self.values(key) for key in keys]
+        return [
+            name
+            for index, name in enumerate(self.names)
+            if name in self.metadata_names and all(row[index] is None for row in rows)
+        ]
+
     def labels(self, key: GroupKey) -> dict[str, str]:
         """The values by name, as tables print them."""
         return {

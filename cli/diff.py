@@ -11,7 +11,7 @@ from tokscore.cli import compare_models, options
 from tokscore.cli import html as page
 from tokscore.cli.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
 from tokscore.cli.options import Format, OnErrorChoice
-from tokscore.cli.output import counted, note, print_json
+from tokscore.cli.output import counted, note, note_absent_metadata, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -169,6 +169,7 @@ def diff(
         print_report(report, form)
         if whole is not None:
             compare_models.print_exact(whole, form)
+    note_absent_metadata(report.by, [row.group for row in report.groups])
     note_confidence(report)
     if whole is not None:
         compare_models.note_infinite(whole)

@@ -11,6 +11,7 @@ from tokscore.cli.options import Format, TruncateChoice, VerifyChoice
 from tokscore.cli.output import Column, counted, duration, note, print_json, print_rows, size_in_words
 
 if TYPE_CHECKING:
+    from tokscore.rendering.dataset import Dataset
     from tokscore.rendering.plan_size import PlanSize
     from tokscore.rendering.source import ConversationSource, DatasetSource
 
@@ -73,6 +74,14 @@ def open_conversations(
     for line in warnings_about(source):
         note(line)
     return source
+
+
+def note_statuses(dataset: Dataset) -> None:
+    """Say what was done to conversations that are not as they came."""
+    from tokscore.rendering.summary import status_counts
+
+    for status, n in status_counts(dataset).items():
+        note(f"{counted(n, 'conversation')} with the status {status} (see status in docs/columns.md).")
 
 
 def note_outcome(out: Path, n_failed: int, n_parts_skipped: int, n_parts: int) -> None:

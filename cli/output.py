@@ -8,10 +8,13 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from tokscore.cli.options import Format
 from tokscore.rendering.words import counted as counted  # for all commands
+
+if TYPE_CHECKING:
+    from tokscore.analytics.groups import Grouping, GroupKey
 
 Cell = str | int | float | bool | None
 _LINE_EVERY_S = 30.0
@@ -35,6 +38,12 @@ class Column(NamedTuple):
 def note(text: str) -> None:
     """A line for people, on standard error."""
     print(text, file=sys.stderr, flush=True)
+
+
+def note_absent_metadata(by: Grouping, groups: Sequence[GroupKey]) -> None:
+    """Warn of `metadata.X` that no conversation has."""
+    for name in by.absent_metadata(groups):
+        note(f"warning: no conversation has {name}.")
 
 
 def duration(elapsed_s: float) -> str:

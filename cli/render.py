@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tokscore.cli import options
 from tokscore.cli.explain import print_explanation
-from tokscore.cli.inputs import RenderOptions, note_outcome, open_conversations, print_plan
+from tokscore.cli.inputs import RenderOptions, note_outcome, note_statuses, open_conversations, print_plan
 from tokscore.cli.options import Format
 from tokscore.cli.output import Column, ProgressLine, counted, note, print_json_with_rows, print_rows
 
@@ -127,6 +127,7 @@ def render(
             progress=line.update,
         )
     note_outcome(out, summary.n_failed, summary.n_parts_skipped, summary.n_parts)
+    note_statuses(Dataset(out))
     print_summary(Dataset(out), form, by)
     note(f"wrote {out}")
 

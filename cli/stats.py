@@ -13,7 +13,7 @@ from tokscore.cli import html as page
 from tokscore.cli import options
 from tokscore.cli.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
 from tokscore.cli.options import Format, LimitCountChoice
-from tokscore.cli.output import Column, counted, note, print_json, print_rows
+from tokscore.cli.output import Column, counted, note, note_absent_metadata, print_json, print_rows
 
 if TYPE_CHECKING:
     from tokscore.analytics.coverage import Coverage
@@ -178,6 +178,7 @@ def print_stats(dataset: Path, by: str, form: Format) -> None:
     from tokscore.analytics.message_sizes import n_branching
 
     report = stats_report(dataset, by=by)
+    note_absent_metadata(report.by, [row.group for row in report.groups])
     if form is Format.JSON:
         print_json(report.to_dict())
         return

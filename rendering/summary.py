@@ -110,6 +110,20 @@ def message_counts_of(dataset: Dataset) -> Iterator[MessageCounts]:
                 yield MessageCounts(**{**row, "flags": tuple(row["flags"])})
 
 
+def status_counts(dataset: Dataset) -> dict[str, int]:
+    """Conversations (or branches) of each status but ok, in the order of their names."""
+    frame = (
+        pl.scan_parquet(dataset.files("conversations"))
+        .select(pl.col("status").str.split(",").explode())
+        .filter(pl.col("status") != "ok")
+        .group_by("status")
+        .len()
+        .sort("status")
+        .collect()
+    )
+    return dict(frame.iter_rows())
+
+
 class ControlTokens(NamedTuple):
     """Control tokens that came from the content of messages of one role."""
 

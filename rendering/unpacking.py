@@ -10,7 +10,10 @@ import mmap
 import re
 import shutil
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -29,12 +32,17 @@ _PARQUET = b"PAR1"
 # Of pickles from protocol 2 on, and of zip archives, in which PyTorch and numpy keep pickles.
 _PICKLED = re.compile(rb"\x80[\x02-\x05]|PK\x03\x04")
 _COPIED_BYTES = 2**20
+_READ_BYTES = 2**14
+_GZIP = 16 + zlib.MAX_WBITS
+# Places where the elements of an array may go on behind one that does not end; more are not tried.
+_MAX_TRIES = 1_000
 _BATCH_ROWS = 256
 # A string without its end runs to the end of the file, so that brackets inside it are never taken for JSON's.
 _STRING = rb'"(?:[^"\\]++|\\.)*+"?'
 _STRING_OR_BRACKET = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
 _STRING_OR_NEWLINE = re.compile(_STRING + rb"|\n[ \t\r\n]*", re.DOTALL)
 _SCALAR = re.compile(_STRING + rb"|[^\s,\[\]{}\"]+", re.DOTALL)
+_OBJECT_BEHIND_COMMA = re.compile(rb",\s*(?=\{)")
 _BETWEEN = re.compile(rb"[\s,]*")
 _SPACE = re.compile(rb"\s*")
 _ABSENT = msgspec.Raw()
@@ -132,11 +140,34 @@ def _decompress(path: Path, codec: str, copy: BinaryIO) -> None:
             shutil.copyfileobj(stream, copy, _COPIED_BYTES)
     except OSError:
         # Of what it read last, a stream that fails gives nothing.
+        if codec == "gzip":
+            copy.seek(0)
+            copy.truncate()
+            _gunzip(path, copy)
+            raise
         with pa.CompressedInputStream(pa.OSFile(str(path)), codec) as stream:
             for _ in range(copy.tell() // _COPIED_BYTES):
                 stream.read(_COPIED_BYTES)
             copy.writelines(iter(lambda: stream.read(1), b""))
         raise
+
+
+def _gunzip(path: Path, copy: BinaryIO) -> None:
+    """Write what a damaged gzip file holds before the first byte that cannot be read, or a wrong checksum."""
+    with path.open("rb") as handle, suppress(zlib.error):
+        member = zlib.decompressobj(_GZIP)
+        while chunk := handle.read(_READ_BYTES):
+            while chunk:
+                before = member.copy()
+                try:
+                    copy.write(member.decompress(chunk))
+                except zlib.error:
+                    for byte in chunk:
+                        copy.write(before.decompress(bytes([byte])))
+                    raise
+                chunk = member.unused_data
+                if member.eof:
+                    member = zlib.decompressobj(_GZIP)
 
 
 def _mark_cut(path: Path, why: str) -> None:
@@ -257,14 +288,20 @@ def _holds_messages(content: mmap.mmap, start: int) -> bool:
 def _elements(content: mmap.mmap, start: int) -> Iterator[tuple[int, int]]:
     """Where the elements of an array are, half-open; lines behind the array count as more of them.
 
-    Where the content ends between two elements without closing the array, the last one is empty.
+    Where the content ends between two elements without closing the array, the last one is empty. An element
+    that does not end goes on to the next object with all keys of the first element.
     """
     at = _end(_BETWEEN, content, start + 1)
     first = stop = at
+    keys: set[str] | None = None
     while at < len(content):
         if content[at : at + 1] == b"]":
             break
         first, stop = at, _end_of_value(content, at)
+        if keys is None:
+            keys = _keys(content, first, stop)
+        if stop == len(content) and not _is_json(content, first, stop):
+            stop = _next_element(content, first, keys or set()) or stop
         yield first, stop
         at = _end(_BETWEEN, content, stop)
     else:
@@ -277,6 +314,23 @@ def _elements(content: mmap.mmap, start: int) -> Iterator[tuple[int, int]]:
         if content[at:stop].strip():
             yield at, stop
         at = stop + 1
+
+
+def _keys(content: mmap.mmap, start: int, stop: int) -> set[str] | None:
+    """The keys of an object, None where it is none."""
+    try:
+        return {*msgspec.json.decode(content[start:stop], type=dict[str, msgspec.Raw])}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _next_element(content: mmap.mmap, start: int, keys: set[str]) -> int | None:
+    """Where the elements go on behind one that does not end; None where that cannot be told."""
+    for found in islice(_OBJECT_BEHIND_COMMA.finditer(content, start + 1), _MAX_TRIES if keys else 0):
+        stop = _end_of_value(content, found.end())
+        if keys <= (_keys(content, found.end(), stop) or set()):
+            return found.start()
+    return None
 
 
 def _end_of_value(content: mmap.mmap, start: int) -> int:

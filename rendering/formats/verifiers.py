@@ -26,6 +26,7 @@ from tokscore.rendering.formats.fields import (
 from tokscore.rendering.formats.openai_batch import check_counts
 from tokscore.rendering.formats.tokens import shifted
 from tokscore.rendering.traces import NO_PARENT, IdPlace, Node, NodeTokens, Trace, Usage, check_parents
+from tokscore.rendering.words import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -192,6 +193,11 @@ def _tokens(node: Mapping[str, Any], is_sampled: bool, path: str) -> NodeTokens 
     n = len(ids)
     token_ids = id_array(ids, f"{path}.token_ids")
     flags = get(node, "mask", list, path, "a list of true and false, one a token id")
+    if flags and not ids:
+        raise ConversationError(
+            f"is missing or empty beside a mask of {counted(len(flags), 'value')}; expected as many ids.",
+            path=f"{path}.token_ids",
+        )
     mask = None if flags is None else flag_array(flags, n, f"{path}.mask")
     content = get(node, "is_content", list, path, "a list of true and false, one a token id")
     logprobs = _logprobs(node, n, mask, path)
@@ -214,6 +220,12 @@ def _logprobs(
     if given is None:
         return None
     values = logprob_array(given, f"{path}.logprobs")
+    if mask is None and len(values) != n_ids:
+        raise ConversationError(
+            f"has {counted(len(values), 'value')} for {counted(n_ids, 'token id')}, and there is no mask; "
+            "expected one for each, or a mask that holds true for those that have one.",
+            path=f"{path}.logprobs",
+        )
     return spread(values, np.ones(n_ids, bool) if mask is None else mask, f"{path}.logprobs")
 
 

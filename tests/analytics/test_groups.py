@@ -50,3 +50,9 @@ def test_metadata_is_found_by_key_or_by_path(name: str, value: object) -> None:
     text = '{"task": "math", "run": {"seed": 3}, "a.b": true, "tags": ["x"]}'
     assert metadata_value(text, name) == value
     assert metadata_value(None, name) is None
+
+
+def test_metadata_that_no_group_has_is_told() -> None:
+    by = parse_group_by("role,metadata.task,metadata.nope")
+    assert by.absent_metadata([("user", None, None), ("assistant", "sort", None)]) == ["metadata.nope"]
+    assert parse_group_by("role").absent_metadata([None]) == []

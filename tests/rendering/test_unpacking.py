@@ -493,3 +493,23 @@ def test_outputs_that_fit_two_batches_are_named(tmp_path: Path) -> None:
         InputError, match=r'"a" is in in-1\.jsonl and in-2\.jsonl; expected it in one of them'
     ):
         pairs(one, two, outputs)
+
+
+def test_elements_behind_one_that_does_not_end_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "broken.json"
+    record = '{"id": "%d", "messages": [{"role": "user", "content": "a, {b}", "tool_calls": [{"id": "x"}, {"id": "y"}]}]}'
+    cut = '{"id": "1", "messages": [{"role": "user", "tool_calls": [{"id": "x"}, {"id": "y"}]'
+    path.write_text(f"[{record % 0}, {cut}, {record % 2}, {record % 3}]")
+    lines = unpacked(path, path.name).read_text().splitlines()
+    assert lines == [record % 0, cut, record % 2, record % 3]
+
+
+def test_all_of_a_gzip_file_with_a_wrong_checksum_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "convs.jsonl.gz"
+    lines = [f'{{"id": "{i}"}}' for i in range(60)]
+    first = gzip.compress("".join(f"{line}\n" for line in lines[:50]).encode())
+    second = gzip.compress("".join(f"{line}\n" for line in lines[50:]).encode())
+    path.write_bytes(first + second[:-8] + bytes(8))
+    *whole, mark = unpacked(path, path.name).read_text().splitlines()
+    assert whole == lines
+    assert mark.startswith("\x18gzip says: ")

@@ -126,7 +126,12 @@ def test_differing_tools_of_traces_with_ids_are_kept_beside_them() -> None:
 @pytest.mark.parametrize(
     ("where", "value", "path", "reason"),
     [
-        (["nodes", 2, "token_ids"], ..., "nodes[2].mask", "has 3 values for 0 token ids."),
+        (
+            ["nodes", 2, "token_ids"],
+            ...,
+            "nodes[2].token_ids",
+            "is missing or empty beside a mask of 3 values; expected as many ids.",
+        ),
         (
             ["nodes", 2, "parent"],
             3,
