@@ -251,3 +251,8 @@ def print_limit_report(report: LimitReport, form: Format) -> None:
     unknown = f", {report.n_unknown:,} cannot be told" if report.n_unknown else ""
     failed = f", {report.n_errors:,} failed" if report.n_errors else ""
     note(f"{counted(report.n_conversations, 'conversation')}: stopped {stopped}{unknown}{failed}")
+    if report.n_unknown:
+        note(
+            "What cannot be told: nothing says which tokens of an answer were generated, as where ids have "
+            "no mask."
+        )
