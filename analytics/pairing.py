@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +22,8 @@ _SAME_SETTINGS = ("temperature", "logprob_mode")
 # Settings that change what is printed around messages.
 _RENDERING_SETTINGS = ("template_kwargs", "tools_sha256", "add_generation_prompt")
 _CACHED_ROW_GROUPS = 2
+K = TypeVar("K")
+V = TypeVar("V")
 # Strings of few values, which stay codes.
 _REPEATED = ["conversation_id", "role", "source"]
 
@@ -376,14 +377,24 @@ def places(dataset: Dataset) -> Iterator[Place]:
                 raise damaged(path, error) from error
 
 
+def _latest(kept: dict[K, V], key: K, make: Callable[[K], V]) -> V:
+    """The value of a key, of which only those used last are kept."""
+    value = kept.pop(key) if key in kept else make(key)
+    kept[key] = value
+    if len(kept) > _CACHED_ROW_GROUPS:
+        del kept[next(iter(kept))]
+    return value
+
+
 class _TokenRows:
     """Reads token rows of a dataset by place, keeping the last few row groups."""
 
     def __init__(self, dataset: Dataset, columns: Sequence[str]) -> None:
         self._folder = dataset.root / dataset.manifest.kind.value
         self._columns = list(dict.fromkeys(columns))
-        self._file = lru_cache(maxsize=_CACHED_ROW_GROUPS)(self._open)
-        self._row_group = lru_cache(maxsize=_CACHED_ROW_GROUPS)(self._read_row_group)
+        # Caches of bound methods would be cycles, and keep their row groups until those are looked for.
+        self._files: dict[int, tuple[pq.ParquetFile, list[int]]] = {}
+        self._row_groups: dict[tuple[int, int], pa.Table] = {}
 
     def read_all(self, wanted: Sequence[Place]) -> pa.Table:
         """The rows of some conversations, one after the other.
@@ -418,6 +429,12 @@ class _TokenRows:
             begin = max(first_row - starts[group], 0)
             yield self._row_group(part, group).slice(begin, stop - starts[group] - begin)
             group += 1
+
+    def _file(self, part: int) -> tuple[pq.ParquetFile, list[int]]:
+        return _latest(self._files, part, self._open)
+
+    def _row_group(self, part: int, group: int) -> pa.Table:
+        return _latest(self._row_groups, (part, group), lambda key: self._read_row_group(*key))
 
     def _open(self, part: int) -> tuple[pq.ParquetFile, list[int]]:
         """The file, and the first row of every row group and of the end."""

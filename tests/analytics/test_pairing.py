@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tokscore.analytics import Comparison
 from tokscore.analytics.pairing import Pairing
 from tokscore.rendering import parts
 from tokscore.rendering.dataset import Dataset
@@ -178,3 +180,17 @@ def test_rows_out_of_order_are_refused_or_counted(conversation: Make, write_data
     found = pairing(teacher, student, OnError.SKIP)
     assert [pair.conversation_id for pair in list(found)] == ["b"]
     assert [skipped.conversation_id for skipped in found.skipped] == ["a"]
+
+
+def test_no_row_group_outlives_a_comparison(conversation: Make, write_dataset: Make) -> None:
+    path = write_dataset([conversation(f"c{i}", seed=i) for i in range(4)])
+    list(Comparison(path, path, alphas=[0.5]))  # what is made once and stays
+    gc.collect()
+    gc.disable()
+    try:
+        before = pa.total_allocated_bytes()
+        for _ in range(3):
+            list(Comparison(path, path, alphas=[0.5]))
+        assert pa.total_allocated_bytes() == before
+    finally:
+        gc.enable()
