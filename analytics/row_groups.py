@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tokscore.analytics.groups import Grouping, GroupKey, GroupValue, metadata_value
-from tokscore.analytics.integrity import damaged
+from tokscore.analytics.integrity import damaged, opened
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.errors import InputError
 
@@ -88,10 +88,15 @@ def _jobs(dataset: Dataset, by: Grouping, columns: Sequence[str]) -> Iterator[Ca
     wanted = list(dict.fromkeys([*columns, *by.token_columns, *in_order]))
     kind = dataset.manifest.kind.value
     for path, conversations in zip(dataset.files(kind), dataset.files("conversations"), strict=True):
-        with pq.ParquetFile(path) as file:
-            metadata = file.metadata
         known, positions = _metadata(conversations, by)
-        for groups, start, stop in _batches(metadata):
+        n_rows = dataset.footer(path).n_rows
+        metadata: pq.FileMetaData | None = None
+        batches: Iterable[tuple[list[int] | None, int, int]] = [(None, 0, n_rows)]
+        if n_rows > _BATCH_ROWS:
+            with opened(path) as file:
+                metadata = file.metadata
+            batches = _batches(metadata)
+        for groups, start, stop in batches:
             part = {
                 name: Encoded(encoded.codes[start:stop], encoded.values) for name, encoded in known.items()
             }
@@ -132,19 +137,18 @@ def _metadata(path: Path, by: Grouping) -> tuple[dict[str, Encoded], Codes | Non
 
 def _read(
     path: Path,
-    metadata: pq.FileMetaData,
-    groups: list[int],
+    metadata: pq.FileMetaData | None,
+    groups: list[int] | None,
     by: Grouping,
     columns: Sequence[str],
     known: dict[str, Encoded],
     positions: Codes | None,
 ) -> GroupedRows:
     strings = [name for name in _STRINGS if name in by.names]
-    with pq.ParquetFile(
-        path, metadata=metadata, read_dictionary=strings, page_checksum_verification=True
-    ) as file:
+    with opened(path, metadata=metadata, read_dictionary=strings) as file:
         try:
-            table = file.read_row_groups(groups, columns=list(columns), use_threads=False)
+            wanted = range(file.num_row_groups) if groups is None else groups
+            table = file.read_row_groups(list(wanted), columns=list(columns), use_threads=False)
         except (OSError, pa.ArrowInvalid) as error:
             raise damaged(path, error) from error
     if positions is not None:
