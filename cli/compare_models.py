@@ -307,7 +307,7 @@ def print_exact(report: ExactReport, form: Format) -> None:
         columns = [
             columns[0],
             Column("n_conversations", "conversations"),
-            *(column for column in columns if column.key in limits[0]),
+            *(column for column in columns[1:] if column.key in limits[0]),
         ]
         print_rows(columns, limits, form, title="Exact, 95 % confidence from resampling conversations")
 

@@ -283,6 +283,11 @@ def test_the_same_alpha_twice_is_one(
     assert finished.exit_code == 0, finished.output
     names = [name for name in json.loads(finished.stdout)["exact"]["total"] if name.startswith("gjs")]
     assert names == ["gjs_0.3"]
+    table = CliRunner().invoke(app, [str(each) for each in (*arguments[:-2], *models)]).stdout
+    (header,) = [line for line in table.partition("Exact, 95 %")[2].splitlines() if "conversations" in line][
+        1:
+    ]
+    assert header.split() == ["role", "conversations", "KL(T||S)", "KL(S||T)", "TV", "GJS", "0.3"]
 
 
 @pytest.fixture(scope="module")
