@@ -19,7 +19,8 @@ from tokscore.analytics.alignment import Align, AlignedRows, ContentAligner
 from tokscore.analytics.divergence import Limits, check_alpha
 from tokscore.analytics.integrity import check_tables
 from tokscore.analytics.overlap import PADDING, ULPS, UNITS, FloatArray, TopK, fault_reason, fault_side
-from tokscore.analytics.pairing import PairBatch, Pairing, Place, conversation_name
+from tokscore.analytics.pairing import PairBatch, Pairing
+from tokscore.analytics.token_rows import Place, conversation_name
 from tokscore.analytics.vocabulary import vocabulary_bytes
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.errors import InputError

@@ -17,8 +17,9 @@ from tokscore.analytics.groups import Grouping, GroupKey, group_order, parse_gro
 from tokscore.analytics.integrity import check_tables
 from tokscore.analytics.off_policy import OffPolicy, finite
 from tokscore.analytics.overlap import MAX_LOGPROB
-from tokscore.analytics.pairing import Skipped, conversation_name, kept_rows, token_batches
+from tokscore.analytics.pairing import Skipped, kept_rows
 from tokscore.analytics.reduction import Group, Reduction, reduce_batch
+from tokscore.analytics.token_rows import conversation_name, token_batches
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.errors import InputError
 from tokscore.rendering.run import OnError

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from tokscore.analytics.alignment import AlignedRows
 from tokscore.analytics.groups import METADATA_PREFIX, GroupBy, Grouping, GroupKey, GroupValue, metadata_value
 from tokscore.analytics.overlap import FloatArray
-from tokscore.analytics.pairing import Place
 from tokscore.analytics.row_groups import encode_column
 from tokscore.analytics.sketches import QuantileSketch
+from tokscore.analytics.token_rows import Place
 from tokscore.analytics.totals import ExactTotals
 
 IndexArray = NDArray[np.int64]

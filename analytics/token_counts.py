@@ -23,9 +23,9 @@ from tokscore.analytics.counting import (
 )
 from tokscore.analytics.groups import Grouping, GroupKey
 from tokscore.analytics.overlap import MAX_LOGPROB
-from tokscore.analytics.pairing import conversation_name
 from tokscore.analytics.row_groups import Codes, GroupedRows, map_row_groups
 from tokscore.analytics.sketches import FIRST_FLOAT32_BIN, QuantileSketch, float32_bins
+from tokscore.analytics.token_rows import conversation_name
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.errors import InputError
 from tokscore.rendering.tables import DatasetKind

@@ -12,13 +12,13 @@ from typing import Any
 
 from tokscore.rendering.choices import choose
 from tokscore.rendering.conversations import RESERVED_KWARGS
+from tokscore.rendering.copies import temporary_folder
 from tokscore.rendering.errors import InputError, UsageError
 from tokscore.rendering.limits import DEFAULT_LIMITS, TemplateLimits
 from tokscore.rendering.manifest import read_manifest
 from tokscore.rendering.paths import PathName, path_name
 from tokscore.rendering.source import ConversationSource, DatasetSource, open_source
 from tokscore.rendering.truncation import LengthLimit, Truncate
-from tokscore.rendering.unpacking import temporary_folder
 
 Record = Mapping[str, Any]  # Any: JSON values
 Inputs = PathName | Record | Iterable[PathName] | Iterable[Record]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from tokscore.rendering.choices import choose
+from tokscore.rendering.copies import temporary_folder
 from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.errors import UsageError
 from tokscore.rendering.inputs import Inputs, input_names, open_inputs, warnings_about
@@ -16,7 +17,6 @@ from tokscore.rendering.run import OnError, Progress
 from tokscore.rendering.run import render as run_render
 from tokscore.rendering.source import ConversationSource
 from tokscore.rendering.tables import DatasetKind
-from tokscore.rendering.unpacking import temporary_folder
 
 # Called with a line for the user, such as `print`.
 Tell = Callable[[str], None]

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from tokscore.rendering.conversations import decode_record
+from tokscore.rendering.copies import temporary_copy
 from tokscore.rendering.errors import ConversationError, InputError
-from tokscore.rendering.unpacking import temporary_copy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

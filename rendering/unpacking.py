@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import codecs
 import json
 import math
 import mmap
 import re
 import shutil
-import tempfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -20,6 +16,8 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 
 from tokscore.rendering.conversations import CUT_ARRAY, CUT_FILE
+from tokscore.rendering.copies import temporary_copy
+from tokscore.rendering.decompression import decompressed
 from tokscore.rendering.errors import InputError
 from tokscore.rendering.present_keys import only_present
 
@@ -27,13 +25,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from _typeshed import SupportsRead
 
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _PARQUET = b"PAR1"
 # Of pickles from protocol 2 on, and of zip archives, in which PyTorch and numpy keep pickles.
 _PICKLED = re.compile(rb"\x80[\x02-\x05]|PK\x03\x04")
 _COPIED_BYTES = 2**20
-_READ_BYTES = 2**14
-_GZIP = 16 + zlib.MAX_WBITS
 # Places where the elements of an array may go on behind one that does not end; more are not tried.
 _MAX_TRIES = 1_000
 _BATCH_ROWS = 256
@@ -56,16 +51,16 @@ def unpacked(path: Path, name: str) -> Path:
     over several lines are unpacked. An array becomes one element a line; an array of messages is one
     conversation. Memory does not grow with the file, but with its largest record.
 
+    Behind all that can be read of a compressed file that is damaged or cut, one line says so.
+
     Args:
         path: To read.
         name: As the user knows it.
 
-    Behind all that can be read of a compressed file that is damaged or cut, one line says so.
-
     Raises:
         InputError: The Parquet file is damaged, or it is a pickle.
     """
-    path, damage = _decompressed(path)
+    path, damage = decompressed(path)
     found = _as_lines(path, name)
     if damage:
         _mark_cut(found, damage)
@@ -93,81 +88,6 @@ def _as_lines(path: Path, name: str) -> Path:
 def spool(stream: SupportsRead[bytes]) -> Path:
     """A temporary copy, deleted when the process ends."""
     return temporary_copy(lambda copy: shutil.copyfileobj(stream, copy, _COPIED_BYTES))
-
-
-def temporary_copy(write: Callable[[BinaryIO], None]) -> Path:
-    """A temporary file with what `write` puts into it, deleted when the process ends."""
-    with tempfile.NamedTemporaryFile(prefix="tokscore-", suffix=".jsonl", delete=False) as created:
-        path = Path(created.name)
-    atexit.register(path.unlink, missing_ok=True)
-    with path.open("wb") as copy:
-        write(copy)
-    return path
-
-
-def temporary_folder() -> Path:
-    """A new folder, deleted when the process ends."""
-    path = Path(tempfile.mkdtemp(prefix="tokscore-"))
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    return path
-
-
-def _decompressed(path: Path) -> tuple[Path, str]:
-    """What a compressed file holds, as far as it can be read, and why no further; others as they are."""
-    with path.open("rb") as handle:
-        magic = handle.read(4)
-    codec = next((codec for start, codec in _COMPRESSED.items() if magic.startswith(start)), None)
-    if codec is None:
-        return path, ""
-    damages: list[OSError] = []
-
-    def write(copy: BinaryIO) -> None:
-        try:
-            _decompress(path, codec, copy)
-        except OSError as error:
-            damages.append(error)
-
-    found = temporary_copy(write)
-    return found, f"{codec} says: {damages[0]}" if damages else ""
-
-
-def _decompress(path: Path, codec: str, copy: BinaryIO) -> None:
-    """Write what the file holds; of a damaged one, all before the first byte that cannot be read."""
-    import pyarrow as pa
-
-    try:
-        with pa.CompressedInputStream(pa.OSFile(str(path)), codec) as stream:
-            shutil.copyfileobj(stream, copy, _COPIED_BYTES)
-    except OSError:
-        # Of what it read last, a stream that fails gives nothing.
-        if codec == "gzip":
-            copy.seek(0)
-            copy.truncate()
-            _gunzip(path, copy)
-            raise
-        with pa.CompressedInputStream(pa.OSFile(str(path)), codec) as stream:
-            for _ in range(copy.tell() // _COPIED_BYTES):
-                stream.read(_COPIED_BYTES)
-            copy.writelines(iter(lambda: stream.read(1), b""))
-        raise
-
-
-def _gunzip(path: Path, copy: BinaryIO) -> None:
-    """Write what a damaged gzip file holds before the first byte that cannot be read, or a wrong checksum."""
-    with path.open("rb") as handle, suppress(zlib.error):
-        member = zlib.decompressobj(_GZIP)
-        while chunk := handle.read(_READ_BYTES):
-            while chunk:
-                before = member.copy()
-                try:
-                    copy.write(member.decompress(chunk))
-                except zlib.error:
-                    for byte in chunk:
-                        copy.write(before.decompress(bytes([byte])))
-                    raise
-                chunk = member.unused_data
-                if member.eof:
-                    member = zlib.decompressobj(_GZIP)
 
 
 def _mark_cut(path: Path, why: str) -> None:

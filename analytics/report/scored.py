@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tokscore.analytics.divergence import Bounds, Divergences, topk_divergences
 from tokscore.analytics.overlap import PADDING, FloatArray, TokenError, TopK
-from tokscore.analytics.pairing import conversation_name
+from tokscore.analytics.token_rows import conversation_name
 from tokscore.rendering.errors import InputError
 
 SCORE_COLUMNS = ("logprob", "rank", "entropy", "top_ids", "top_logprobs")
