@@ -37,7 +37,7 @@ lint: env-test
 
 types: env-test
 	@echo "== mypy"
-	@.venv/bin/mypy -p tokscore.rendering -p tokscore.scoring -p tokscore.analytics -p tokscore.cli
+	@.venv/bin/mypy -p tokscore.dataset -p tokscore.rendering -p tokscore.scoring -p tokscore.analytics -p tokscore.cli
 	@.venv/bin/mypy examples docs tests/examples tests/packaging tests/fetch_assets.py
 
 unit: env-test models assets

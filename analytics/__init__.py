@@ -4,11 +4,11 @@
 objects with all that the commands print.
 """
 
-from tokscore.analytics.advantages import advantages
-from tokscore.analytics.comparison import ComparedBatch, Comparison
-from tokscore.analytics.diff import DiffReport, diff_report
-from tokscore.analytics.diff_rows import DiffRow, Interval
-from tokscore.analytics.divergence import (
+from tokscore.analytics.comparison.compare import ComparedBatch, Comparison
+from tokscore.analytics.comparison.diff import DiffReport, diff_report
+from tokscore.analytics.comparison.diff_rows import DiffRow, Interval
+from tokscore.analytics.divergence.advantages import advantages
+from tokscore.analytics.divergence.intervals import (
     Bounds,
     Divergences,
     Limits,
@@ -21,12 +21,12 @@ from tokscore.analytics.divergence import (
     topk_skew_kl,
     topk_total_variation,
 )
+from tokscore.analytics.divergence.topk import TokenError, TopK
+from tokscore.analytics.frames import diff, stats
 from tokscore.analytics.gates import breaches, parse_gate
-from tokscore.analytics.groups import GroupBy, Grouping, group_label, parse_group_by
-from tokscore.analytics.interface import diff, stats
+from tokscore.analytics.groups.grouping import GroupBy, Grouping, group_label, parse_group_by
+from tokscore.analytics.groups.stats import StatsReport, StatsRow, stats_report
 from tokscore.analytics.mismatch import MismatchReport, mismatch
-from tokscore.analytics.overlap import TokenError, TopK
-from tokscore.analytics.stats import StatsReport, StatsRow, stats_report
 
 __all__ = [
     "Bounds",

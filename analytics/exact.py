@@ -13,26 +13,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tokscore.analytics.bootstrap import N_REPLICATES
-from tokscore.analytics.comparison import scored_vocab_size
-from tokscore.analytics.confidence import MAX_CONFIDENT_GROUPS, NamedConfidence, confidence_of_means
-from tokscore.analytics.divergence import checked_alphas
-from tokscore.analytics.groups import Grouping, GroupKey, group_order, metadata_value, parse_group_by
-from tokscore.analytics.measures import MEANINGS, meaning, ranges
-from tokscore.analytics.multiplicity import replicates_for
-from tokscore.analytics.pairing import PairBatch, Pairing
-from tokscore.analytics.reduction import Clusters
-from tokscore.analytics.totals import ExactTotals
-from tokscore.rendering.dataset import Dataset
-from tokscore.rendering.parts import temporary_name
-from tokscore.rendering.run import OnError
-from tokscore.rendering.tables import TOKENS, DatasetKind
-from tokscore.scoring.engine import TokenSequence
+from tokscore.analytics.comparison.compare import scored_vocab_size
+from tokscore.analytics.comparison.confidence import (
+    MAX_CONFIDENT_GROUPS,
+    NamedConfidence,
+    confidence_of_means,
+)
+from tokscore.analytics.comparison.measures import MEANINGS, meaning, ranges
+from tokscore.analytics.comparison.pairing import PairBatch, Pairing
+from tokscore.analytics.comparison.reduction import Clusters
+from tokscore.analytics.divergence.intervals import checked_alphas
+from tokscore.analytics.groups.grouping import Grouping, GroupKey, group_order, metadata_value, parse_group_by
+from tokscore.analytics.statistics.bootstrap import N_REPLICATES
+from tokscore.analytics.statistics.multiplicity import replicates_for
+from tokscore.analytics.statistics.totals import ExactTotals
+from tokscore.dataset.choices import OnError
+from tokscore.dataset.reading import Dataset
+from tokscore.dataset.schema import TOKENS, DatasetKind
+from tokscore.dataset.writing import temporary_name
+from tokscore.scoring.engines.contract import TokenSequence
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokscore.analytics.overlap import FloatArray
+    from tokscore.analytics.divergence.topk import FloatArray
     from tokscore.scoring.exact import ExactTokens
 
     Measure = Callable[[Iterable[TokenSequence]], Iterator[tuple[int, ExactTokens]]]

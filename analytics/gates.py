@@ -8,11 +8,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from tokscore.analytics.diff import DiffReport
-from tokscore.analytics.diff_rows import DiffRow
-from tokscore.analytics.groups import Grouping, value_label
-from tokscore.rendering.errors import UsageError
-from tokscore.rendering.words import counted
+from tokscore.analytics.comparison.diff import DiffReport
+from tokscore.analytics.comparison.diff_rows import DiffRow
+from tokscore.analytics.groups.grouping import Grouping, value_label
+from tokscore.dataset.errors import UsageError, counted
 
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,

@@ -11,19 +11,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tokscore.analytics import off_policy
-from tokscore.analytics.comparison import BATCH_TOKENS
-from tokscore.analytics.groups import Grouping, GroupKey, group_order, parse_group_by
-from tokscore.analytics.integrity import check_tables
-from tokscore.analytics.off_policy import OffPolicy, finite
-from tokscore.analytics.overlap import MAX_LOGPROB
-from tokscore.analytics.pairing import Skipped, kept_rows
-from tokscore.analytics.reduction import Group, Reduction, reduce_batch
-from tokscore.analytics.token_rows import conversation_name, token_batches
-from tokscore.rendering.dataset import Dataset
-from tokscore.rendering.errors import InputError
-from tokscore.rendering.run import OnError
-from tokscore.rendering.tables import DatasetKind
+from tokscore.analytics.comparison import off_policy
+from tokscore.analytics.comparison.compare import BATCH_TOKENS
+from tokscore.analytics.comparison.off_policy import OffPolicy, finite
+from tokscore.analytics.comparison.pairing import Skipped, kept_rows
+from tokscore.analytics.comparison.reduction import Group, Reduction, reduce_batch
+from tokscore.analytics.divergence.topk import MAX_LOGPROB
+from tokscore.analytics.groups.grouping import Grouping, GroupKey, group_order, parse_group_by
+from tokscore.dataset.choices import OnError
+from tokscore.dataset.errors import InputError
+from tokscore.dataset.integrity import check_tables
+from tokscore.dataset.reading import Dataset
+from tokscore.dataset.schema import DatasetKind
+from tokscore.dataset.token_rows import conversation_name, token_batches
 
 _COLUMNS = (*off_policy.COLUMNS, "scored_logprob", "recorded_logprob")
 

@@ -31,13 +31,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tokscore.analytics import TopK, diff_report, stats_report, topk_limits
-from tokscore.analytics.comparison import SCORE_COLUMNS
-from tokscore.rendering.manifest import Manifest, ModelIdentity, Part, TokenizerIdentity
-from tokscore.rendering.parts import PartWriter, part_name
-from tokscore.rendering.rendered import ConversationRow, MessageFacts, RenderedConversation, RenderedTokens
-from tokscore.rendering.tables import ROW_GROUP_ROWS, DatasetKind
+from tokscore.analytics.comparison.compare import SCORE_COLUMNS
+from tokscore.dataset.manifest import Manifest, ModelIdentity, Part, TokenizerIdentity
+from tokscore.dataset.schema import ROW_GROUP_ROWS, DatasetKind
+from tokscore.dataset.tokens import ConversationRow, MessageFacts, RenderedConversation, RenderedTokens
+from tokscore.dataset.writing import PartWriter, part_name
 from tokscore.scoring.columns import ScoredTokens, score_columns
-from tokscore.scoring.engine import SequenceScores
+from tokscore.scoring.engines.contract import SequenceScores
 
 VOCAB_SIZE = 151_936
 TOP_K = 20

@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokscore.rendering import ChatTokenizer, Conversation, Renderer, open_source
+from tokscore.rendering.attribution.renderer import Verify
 from tokscore.rendering.batches import render_many
-from tokscore.rendering.renderer import Verify
-from tokscore.rendering.run import render
+from tokscore.rendering.run import render_source
 from tokscore.rendering.workers import all_cores
 
 BEYOND_THE_FIRST_TEN = 11  # of the first ten conversations of an input all ids are verified
@@ -244,7 +244,7 @@ def measure_memory(arguments: argparse.Namespace) -> None:
         watcher = threading.Thread(target=lambda: samples.extend(sampled_memory(stop)))
         watcher.start()
         before = time.perf_counter()
-        summary = render(source, Path(folder) / "out", workers=all_cores())
+        summary = render_source(source, Path(folder) / "out", workers=all_cores())
         elapsed_s = time.perf_counter() - before
         stop.set()
         watcher.join()

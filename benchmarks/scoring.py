@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokscore.scoring import Engine, EngineSpec
-    from tokscore.scoring.load import EngineOptions
+    from tokscore.scoring.engines.spec import EngineOptions
 
 Function = TypeVar("Function", bound=Callable[..., Any])  # Any: whatever it takes
 
@@ -198,7 +198,7 @@ def measure_vllm(settings: Settings, *, with_logprobs: bool) -> Times:
 def plan(settings: Settings, engine: str) -> EngineSpec:
     """An engine of tokscore, not started."""
     from tokscore.scoring import plan_engine
-    from tokscore.scoring.load import EngineOptions
+    from tokscore.scoring.engines.spec import EngineOptions
 
     options: EngineOptions = EngineOptions(batch_tokens=settings.batch_tokens)
     if settings.is_dummy:
@@ -230,7 +230,7 @@ def measure_engine(settings: Settings, *, name: str) -> Times:
 
 def measure_end(settings: Settings) -> Times:
     """`score` from one dataset to another, with an engine that is started once for all rounds."""
-    from tokscore.rendering.parts import PartWriter
+    from tokscore.dataset.writing import PartWriter
     from tokscore.scoring import EngineSpec
     from tokscore.scoring.run import score
 

@@ -21,11 +21,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tokscore.analytics.trajectories.counts import TokenCounts, branch_counts
 from tokscore.rendering import ChatTokenizer, Conversation, Renderer
 from tokscore.rendering.batches import render_many
-from tokscore.rendering.counting import TokenCounts, branch_counts
-from tokscore.rendering.sharing import share
-from tokscore.rendering.traces import NO_PARENT, Node, NodeTokens, Trace
+from tokscore.rendering.conversations.prefix_tree import share
+from tokscore.rendering.conversations.trace import NO_PARENT, Node, NodeTokens, Trace
 
 BEYOND_THE_FIRST_TEN = 11  # of the first ten conversations of an input all ids are verified
 N_BRANCHES = 10

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from tokscore.rendering.manifest import InputFile, Part, Setting, TokenizerIdentity
-    from tokscore.rendering.rendered import FailedConversation, RenderedConversation
+    from tokscore.dataset.manifest import InputFile, Part, Setting, TokenizerIdentity
+    from tokscore.dataset.tokens import FailedConversation, RenderedConversation
 
 SEQUENCES_A_PART = 4_096
 
@@ -22,16 +22,16 @@ class StoredTokens:
     """A token dataset of one-message conversations: written here, read as a run reads it."""
 
     def __init__(self, root: Path, sequences: list[NDArray[np.int32]]) -> None:
-        from tokscore.rendering.dataset import Dataset, prepare_output
-        from tokscore.rendering.manifest import InputFile, Manifest, Part, TokenizerIdentity
-        from tokscore.rendering.parts import PartWriter
-        from tokscore.rendering.rendered import (
+        from tokscore.dataset.manifest import InputFile, Manifest, Part, TokenizerIdentity
+        from tokscore.dataset.reading import Dataset, prepare_output
+        from tokscore.dataset.schema import DatasetKind
+        from tokscore.dataset.tokens import (
             ConversationRow,
             MessageFacts,
             RenderedConversation,
             RenderedTokens,
         )
-        from tokscore.rendering.tables import DatasetKind
+        from tokscore.dataset.writing import PartWriter
 
         starts = range(0, len(sequences), SEQUENCES_A_PART)
         self.inputs: list[InputFile] = [InputFile("prompts.jsonl", 0, "0" * 64)]
@@ -78,6 +78,6 @@ class StoredTokens:
         """Of one id, since nothing here is text."""
         import pyarrow as pa
 
-        from tokscore.rendering.tables import VOCABULARY
+        from tokscore.dataset.schema import VOCABULARY
 
         return pa.table([[0], ["?"], [None]], schema=VOCABULARY)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from tokscore.cli import options as shared
-from tokscore.cli.output import Column, ProgressLine, counted, note, print_rows
+from tokscore.cli.printing.tables import Column, ProgressLine, counted, note, print_rows
 
 if TYPE_CHECKING:
+    from tokscore.analytics.comparison.pairing import Skipped
     from tokscore.analytics.exact import ExactReport
-    from tokscore.analytics.pairing import Skipped
-    from tokscore.cli.options import Format
-    from tokscore.rendering.manifest import Manifest
-    from tokscore.scoring.load import EngineSpec
+    from tokscore.cli.printing.output_format import Format
+    from tokscore.dataset.manifest import Manifest
+    from tokscore.scoring.engines.spec import EngineSpec
 
 On = Annotated[
     list[str] | None,
@@ -99,7 +99,7 @@ def open_sides(teacher: str, student: str, on: Sequence[str], options: OnOptions
         UsageError: `on` is missing or out of place, or one is a dataset and the other a model.
         InputError: Neither, or the models' vocabularies differ.
     """
-    from tokscore.rendering.errors import UsageError
+    from tokscore.dataset.errors import UsageError
 
     are_datasets = [_is_dataset(name) for name in (teacher, student)]
     if all(are_datasets):
@@ -126,8 +126,8 @@ def _is_dataset(name: str) -> bool:
     Raises:
         InputError: It is there, and neither dataset nor model.
     """
-    from tokscore.rendering.errors import InputError
-    from tokscore.rendering.manifest import MANIFEST_NAME
+    from tokscore.dataset.errors import InputError
+    from tokscore.dataset.manifest import MANIFEST_NAME
 
     path = Path(name).expanduser()
     if (path / MANIFEST_NAME).is_file():
@@ -162,7 +162,7 @@ def _score_both(teacher: str, student: str, on: Sequence[str], options: OnOption
 def _rendered(student: str, on: Sequence[str], options: OnOptions) -> Path:
     """The token dataset of the conversations, from the cache where it is there."""
     from tokscore.rendering.inputs import expand_patterns
-    from tokscore.rendering.run import render
+    from tokscore.rendering.run import render_source
     from tokscore.rendering.source import ConversationSource, open_source
     from tokscore.rendering.workers import all_cores
 
@@ -171,7 +171,7 @@ def _rendered(student: str, on: Sequence[str], options: OnOptions) -> Path:
         return Path(on[0])
     out = _place("tokens", [source.tokenizer, source.settings, list(source.inputs)])
     with ProgressLine("rendering", source.n_conversations, "conversations") as line:
-        render(source, out, workers=all_cores(), progress=line.update)
+        render_source(source, out, workers=all_cores(), progress=line.update)
     return out
 
 
@@ -220,8 +220,8 @@ def exact(
         EngineError: torch is not installed, or a model failed.
     """
     from tokscore.analytics.exact import exact_report, write_exact
-    from tokscore.rendering.manifest import read_manifest
-    from tokscore.rendering.run import OnError
+    from tokscore.dataset.choices import OnError
+    from tokscore.dataset.manifest import read_manifest
 
     manifests = [read_manifest(sides.teacher), read_manifest(sides.student)]
     without = sorted((each.conversation_id, each.branch) for each in skipped)
@@ -255,7 +255,7 @@ def exact(
 
 def _spec(side: str, model: str | None, manifest: Manifest) -> EngineSpec:
     """The transformers engine with the model, dtype and temperature of a dataset."""
-    from tokscore.rendering.errors import InputError, UsageError
+    from tokscore.dataset.errors import InputError, UsageError
     from tokscore.scoring import plan_engine
 
     identity = manifest.model
@@ -284,7 +284,7 @@ def _spec(side: str, model: str | None, manifest: Manifest) -> EngineSpec:
 def print_exact(report: ExactReport, form: Format) -> None:
     """Print the means of every group."""
     from tokscore.analytics import group_label
-    from tokscore.cli.diff_report import shown_limits
+    from tokscore.cli.printing.diff import shown_limits
 
     columns = [
         Column("group", report.by.value),

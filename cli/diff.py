@@ -10,13 +10,14 @@ import typer
 from tokscore.cli import compare_models, options
 from tokscore.cli import html as page
 from tokscore.cli.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
-from tokscore.cli.options import Format, OnErrorChoice
-from tokscore.cli.output import counted, note, note_absent_metadata, print_json
+from tokscore.cli.options import OnErrorChoice
+from tokscore.cli.printing.output_format import Format
+from tokscore.cli.printing.tables import counted, note, note_absent_metadata, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tokscore.analytics.pairing import Skipped
+    from tokscore.analytics.comparison.pairing import Skipped
 
 EPILOG = """Examples:
 
@@ -114,7 +115,7 @@ def diff(
     Two models are compared with --on: they score the same ids, rendered with the student's template, and
     the scores are kept in the cache.
     """
-    from tokscore.rendering.errors import ExitCode, UsageError
+    from tokscore.dataset.errors import ExitCode, UsageError
 
     page.check(html)
     groups = by or ["role"]
@@ -136,7 +137,7 @@ def diff(
         raise UsageError("expected two score datasets, TEACHER and STUDENT, or --recorded SCORES.")
 
     from tokscore.analytics import breaches, diff_report, parse_gate, parse_group_by
-    from tokscore.cli.diff_report import note_confidence, print_report
+    from tokscore.cli.printing.diff import note_confidence, print_report
 
     if exact and form is Format.CSV:
         raise UsageError("--exact prints a table of its own, which CSV has no place for; use --format json.")
@@ -201,7 +202,7 @@ def diff(
 
 def _print_recorded(scores: Path, by: Sequence[str], on_error: OnErrorChoice, form: Format) -> None:
     from tokscore.analytics import mismatch
-    from tokscore.cli.diff_report import print_mismatch
+    from tokscore.cli.printing.diff import print_mismatch
 
     report = mismatch(scores, by=by, on_error=on_error.value)
     if form is Format.JSON:
@@ -216,7 +217,7 @@ def _print_recorded(scores: Path, by: Sequence[str], on_error: OnErrorChoice, fo
 
 
 def _note_branches(dataset: Path) -> None:
-    from tokscore.analytics.message_sizes import n_branching
+    from tokscore.analytics.groups.message_sizes import n_branching
 
     n = n_branching(dataset)
     if n:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tokscore.cli import options
 from tokscore.cli.inputs import RenderOptions, open_conversations
-from tokscore.cli.options import Format
-from tokscore.cli.output import Column, ProgressLine, counted, note, print_json, print_rows
+from tokscore.cli.printing.output_format import Format
+from tokscore.cli.printing.tables import Column, ProgressLine, counted, note, print_json, print_rows
 
 SHOWN = 24
 EPILOG = """Examples:
@@ -57,9 +57,9 @@ def drift(
     Compares the recorded ids of every conversation with the template's rendering of its messages and says
     where they part first and why. Nothing is written.
     """
+    from tokscore.dataset.errors import InputError
     from tokscore.rendering.drift import Drift, DriftKind, NotRecorded
     from tokscore.rendering.drift import drift as find
-    from tokscore.rendering.errors import InputError
     from tokscore.rendering.source import ConversationSource
 
     chosen = RenderOptions(

@@ -104,7 +104,7 @@ def make_engine_options(
 
 def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:  # Any: JSON values
     """NAME=VALUE pairs as a mapping; values that are no JSON are text."""
-    from tokscore.rendering.errors import UsageError
+    from tokscore.dataset.errors import UsageError
 
     found: dict[str, Any] = {}  # Any: JSON values
     for argument in arguments:

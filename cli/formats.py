@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tokscore.cli import options
-from tokscore.cli.options import Format
-from tokscore.cli.output import Column, print_rows
+from tokscore.cli.printing.output_format import Format
+from tokscore.cli.printing.tables import Column, print_rows
 
 EPILOG = """Examples:
 
@@ -26,7 +26,7 @@ def formats(form: options.FormatOption = Format.TABLE) -> None:
     The first record of an input tells its format; --input-format overrides that. The examples are records as
     they stand; token ids in them are those of SmolLM2.
     """
-    from tokscore.rendering.formats import FORMATS, load_format
+    from tokscore.rendering.reading.formats import FORMATS, load_format
 
     rows = []
     for name in FORMATS:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from tokscore.cli.options import option
-from tokscore.cli.output import counted, note
+from tokscore.cli.printing.tables import counted, note
 
 if TYPE_CHECKING:
     from tokscore.analytics.report import ReportSize

@@ -7,11 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tokscore.cli.options import Format, TruncateChoice, VerifyChoice
-from tokscore.cli.output import Column, counted, duration, note, print_json, print_rows, size_in_words
+from tokscore.cli.options import TruncateChoice, VerifyChoice
+from tokscore.cli.printing.output_format import Format
+from tokscore.cli.printing.tables import (
+    Column,
+    counted,
+    duration,
+    note,
+    print_json,
+    print_rows,
+    size_in_words,
+)
 
 if TYPE_CHECKING:
-    from tokscore.rendering.dataset import Dataset
+    from tokscore.dataset.reading import Dataset
     from tokscore.rendering.plan_size import PlanSize
     from tokscore.rendering.source import ConversationSource, DatasetSource
 
@@ -62,7 +71,7 @@ def open_conversations(
         UsageError: Options that do not fit the inputs or are no JSON.
         InputError: An input, the tokenizer or the template cannot be used.
     """
-    from tokscore.rendering.errors import UsageError
+    from tokscore.dataset.errors import UsageError
     from tokscore.rendering.inputs import expand_patterns, open_inputs, warnings_about
     from tokscore.rendering.source import ConversationSource
 
@@ -78,7 +87,7 @@ def open_conversations(
 
 def note_statuses(dataset: Dataset) -> None:
     """Say what was done to conversations that are not as they came."""
-    from tokscore.rendering.summary import status_counts
+    from tokscore.analytics.groups.dataset_notes import status_counts
 
     for status, n in status_counts(dataset).items():
         note(f"{counted(n, 'conversation')} with the status {status} (see status in docs/columns.md).")
@@ -102,7 +111,7 @@ def note_outcome(out: Path, n_failed: int, n_parts_skipped: int, n_parts: int) -
 
 
 def _parse_object(text: str | None) -> dict[str, Any] | None:  # Any: JSON values
-    from tokscore.rendering.errors import UsageError
+    from tokscore.dataset.errors import UsageError
 
     if text is None:
         return None

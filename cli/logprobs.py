@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 from tokscore.cli import engine_options, options
 from tokscore.cli.engine_options import EnginePathChoice, HeadDtypeChoice, make_engine_options
 from tokscore.cli.inputs import PlanCost, RenderOptions, note_outcome, open_conversations, print_plan
-from tokscore.cli.options import Format
-from tokscore.cli.output import ProgressLine, counted, note
+from tokscore.cli.printing.output_format import Format
+from tokscore.cli.printing.tables import ProgressLine, counted, note
 from tokscore.cli.stats import print_stats
 
 if TYPE_CHECKING:
-    from tokscore.rendering.manifest import Manifest
+    from tokscore.dataset.manifest import Manifest
     from tokscore.rendering.plan_size import PlanSize
     from tokscore.scoring import ScoreSummary, Shard
 
@@ -105,9 +105,9 @@ def logprobs(
     position. Running it again goes on where it stopped.
     """
     from tokscore.analytics import parse_group_by
-    from tokscore.rendering.dataset import finished_parts
-    from tokscore.rendering.errors import UsageError
-    from tokscore.rendering.run import OnError
+    from tokscore.dataset.choices import OnError
+    from tokscore.dataset.errors import UsageError
+    from tokscore.dataset.reading import finished_parts
     from tokscore.rendering.workers import all_cores
     from tokscore.scoring import parse_selection, parse_shard, plan_engine
     from tokscore.scoring.run import score as run_score
@@ -224,9 +224,9 @@ def _cost(
     out: Path | None, manifest: Manifest, shard: Shard, size: PlanSize, tokens_per_s: float | None
 ) -> PlanCost:
     """What is left to do of a plan, by parts of equal size."""
-    from tokscore.rendering.dataset import finished_parts
-    from tokscore.rendering.errors import InputError
-    from tokscore.rendering.manifest import read_manifest
+    from tokscore.dataset.errors import InputError
+    from tokscore.dataset.manifest import read_manifest
+    from tokscore.dataset.reading import finished_parts
     from tokscore.scoring.estimates import estimate_run
 
     finished = set[int]()

@@ -68,7 +68,7 @@ def tokscore(
 
 def main() -> None:
     """Run the command line and exit; expected failures end without a traceback."""
-    from tokscore.rendering.errors import ExitCode, TokscoreError
+    from tokscore.dataset.errors import ExitCode, TokscoreError
 
     # Otherwise a terminated run would leave its temporary files behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

@@ -8,18 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from tokscore.cli.printing.output_format import Format
+
 
 def option(*names: str, **settings: Any) -> Any:  # Any: passed through to typer
     """An option whose environment variable is not repeated in every line of the help."""
     return typer.Option(*names, show_envvar=False, **settings)
-
-
-class Format(StrEnum):
-    """How tables are printed."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
 
 
 class OnErrorChoice(StrEnum):

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from tokscore.cli import options
-from tokscore.cli.explain import print_explanation
 from tokscore.cli.inputs import RenderOptions, note_outcome, note_statuses, open_conversations, print_plan
-from tokscore.cli.options import Format
-from tokscore.cli.output import Column, ProgressLine, counted, note, print_json_with_rows, print_rows
+from tokscore.cli.printing.explain import print_explanation
+from tokscore.cli.printing.output_format import Format
+from tokscore.cli.printing.tables import Column, ProgressLine, counted, note, print_json_with_rows, print_rows
 
 if TYPE_CHECKING:
-    from tokscore.rendering.dataset import Dataset
+    from tokscore.dataset.reading import Dataset
     from tokscore.rendering.source import ConversationSource
 
 SHOWN_MESSAGES = 24
@@ -86,10 +86,10 @@ def render(
     Writes a token dataset: tokens, spans, messages and conversations as Parquet, one row each. Running it
     again goes on where it stopped.
     """
-    from tokscore.rendering.dataset import Dataset
-    from tokscore.rendering.errors import UsageError
-    from tokscore.rendering.run import OnError
-    from tokscore.rendering.run import render as run_render
+    from tokscore.dataset.choices import OnError
+    from tokscore.dataset.errors import UsageError
+    from tokscore.dataset.reading import Dataset
+    from tokscore.rendering.run import render_source
     from tokscore.rendering.source import ConversationSource
     from tokscore.rendering.workers import all_cores
 
@@ -119,7 +119,7 @@ def render(
         return
     assert out is not None
     with ProgressLine("rendering", source.n_conversations, "conversations") as line:
-        summary = run_render(
+        summary = render_source(
             source,
             out,
             on_error=OnError(on_error.value),
@@ -139,7 +139,7 @@ def explain_conversation(source: ConversationSource, conversation_id: str, form:
         InputError: There is no such conversation, or it cannot be rendered.
         DifferenceError: transformers renders it otherwise; it is printed all the same.
     """
-    from tokscore.rendering.explanation import explain
+    from tokscore.rendering.explain import explain
 
     branches = explain(source, conversation_id)
     print_explanation(branches, form)
@@ -150,7 +150,7 @@ def explain_conversation(source: ConversationSource, conversation_id: str, form:
 
 def print_summary(dataset: Dataset, form: Format, by: options.By | None) -> None:
     """Print tokens per role and per message of a finished dataset."""
-    from tokscore.rendering import summary
+    from tokscore.analytics.groups import dataset_notes as summary
 
     roles = [counts._asdict() for counts in summary.role_counts(dataset)]
     messages = (message._asdict() for message in summary.message_counts_of(dataset))
@@ -175,7 +175,7 @@ def print_summary(dataset: Dataset, form: Format, by: options.By | None) -> None
 
 
 def _print_notes(dataset: Dataset) -> None:
-    from tokscore.rendering import summary
+    from tokscore.analytics.groups import dataset_notes as summary
 
     for flag, n in summary.flag_counts(dataset).items():
         note(f"{counted(n, 'message')}: {flag}")

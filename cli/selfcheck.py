@@ -9,8 +9,8 @@ import typer
 
 from tokscore.cli import engine_options, options
 from tokscore.cli.engine_options import EnginePathChoice, HeadDtypeChoice, make_engine_options
-from tokscore.cli.options import Format
-from tokscore.cli.output import Column, counted, note, print_json, print_rows
+from tokscore.cli.printing.output_format import Format
+from tokscore.cli.printing.tables import Column, counted, note, print_json, print_rows
 
 if TYPE_CHECKING:
     from tokscore.scoring import EngineSpec
@@ -120,7 +120,7 @@ def selfcheck(
     Prints how far logprobs differ, and exits with 1 where that is more than the limits. Options about the
     engine are those of logprobs; the reference takes none of them.
     """
-    from tokscore.rendering.errors import ExitCode, UsageError
+    from tokscore.dataset.errors import ExitCode, UsageError
     from tokscore.rendering.inputs import expand_patterns
     from tokscore.rendering.source import open_source
     from tokscore.scoring import plan_engine, selfcheck
@@ -247,7 +247,7 @@ def _number(value: float | None) -> float | None:
 def _write(path: Path, document: dict[str, Any]) -> None:  # Any: JSON values
     import json
 
-    from tokscore.rendering.parts import write_file
+    from tokscore.dataset.writing import write_file
 
     write_file(path, json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n")
     note(f"wrote {path}")

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tokscore.cli import options
-from tokscore.cli.options import Format, MetricChoice
-from tokscore.cli.output import Cell, Column, counted, print_json, print_rows
+from tokscore.cli.options import MetricChoice
+from tokscore.cli.printing.output_format import Format
+from tokscore.cli.printing.tables import Cell, Column, counted, print_json, print_rows
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from tokscore.analytics.report.metrics import Metric
     from tokscore.analytics.report.scored import ModelScores, ScoredConversation
-    from tokscore.analytics.report.token_texts import TokenText
-    from tokscore.rendering.dataset import Dataset
+    from tokscore.dataset.reading import Dataset
+    from tokscore.dataset.vocabulary import TokenText
 
 EPILOG = """Examples:
 
@@ -71,7 +72,7 @@ def show(
     """
     from tokscore.analytics.report.metrics import parse_metric
     from tokscore.analytics.report.reading import ComparedDatasets, find_scored, open_scores
-    from tokscore.analytics.report.token_texts import TokenTexts
+    from tokscore.dataset.vocabulary import TokenTexts
 
     wanted = parse_metric(None if metric is None else metric.value, has_student=against is not None)
     students: list[Dataset] = []
@@ -180,8 +181,8 @@ def print_conversation(
     from rich.text import Text
 
     from tokscore.analytics.report.metrics import Metric, level_limits, levels, metric_values, salience
-    from tokscore.cli.strip import Strip
-    from tokscore.cli.visible import visible
+    from tokscore.cli.printing.strip import Strip
+    from tokscore.cli.printing.visible import visible
 
     values = metric_values(conversation, metric)
     saliences = salience(metric, values)
@@ -221,7 +222,7 @@ def _print_messages(console: Console, conversation: ScoredConversation) -> None:
     from rich.text import Text
 
     from tokscore.analytics.report.messages import message_rows
-    from tokscore.cli.visible import visible
+    from tokscore.cli.printing.visible import visible
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     is_compared = conversation.student is not None

@@ -12,12 +12,13 @@ import typer
 from tokscore.cli import html as page
 from tokscore.cli import options
 from tokscore.cli.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
-from tokscore.cli.options import Format, LimitCountChoice
-from tokscore.cli.output import Column, counted, note, note_absent_metadata, print_json, print_rows
+from tokscore.cli.options import LimitCountChoice
+from tokscore.cli.printing.output_format import Format
+from tokscore.cli.printing.tables import Column, counted, note, note_absent_metadata, print_json, print_rows
 
 if TYPE_CHECKING:
-    from tokscore.analytics.coverage import Coverage
-    from tokscore.analytics.limits import LimitReport
+    from tokscore.analytics.groups.coverage import Coverage
+    from tokscore.analytics.trajectories.limit_report import LimitReport
 
 EPILOG = """Examples:
 
@@ -107,7 +108,7 @@ def stats(
     Of files with recorded token ids or reported usage it counts what was given to a model and what one
     generated, without a model and as recorded.
     """
-    from tokscore.rendering.errors import UsageError
+    from tokscore.dataset.errors import UsageError
 
     are_files = _are_files(inputs)
     if html is not None and (are_files or limit):
@@ -137,7 +138,7 @@ def _are_files(inputs: Sequence[str]) -> bool:
     Raises:
         UsageError: Both, or several datasets.
     """
-    from tokscore.rendering.errors import UsageError
+    from tokscore.dataset.errors import UsageError
 
     datasets = [name for name in inputs if Path(name).is_dir()]
     if datasets and len(inputs) > 1:
@@ -151,9 +152,9 @@ def print_recorded(
     inputs: list[str], limits: Sequence[str], count: str, input_format: str | None, form: Format
 ) -> None:
     """Print counts of trajectories as they were recorded, or which of them would have stopped."""
-    from tokscore.analytics.limits import parse_limits
-    from tokscore.analytics.recorded import RecordedInput
-    from tokscore.rendering.budgets import LimitCount
+    from tokscore.analytics.trajectories.limit_report import parse_limits
+    from tokscore.analytics.trajectories.limits import LimitCount
+    from tokscore.analytics.trajectories.recorded import RecordedInput
     from tokscore.rendering.inputs import expand_patterns
 
     wanted = parse_limits(limits)
@@ -175,7 +176,7 @@ def print_recorded(
 def print_stats(dataset: Path, by: str, form: Format) -> None:
     """Print the aggregation of a finished dataset."""
     from tokscore.analytics import group_label, stats_report
-    from tokscore.analytics.message_sizes import n_branching
+    from tokscore.analytics.groups.message_sizes import n_branching
 
     report = stats_report(dataset, by=by)
     note_absent_metadata(report.by, [row.group for row in report.groups])
@@ -218,15 +219,15 @@ def _print_coverage(coverage: Coverage) -> None:
 
 def print_spans(dataset: Path, form: Format) -> None:
     """Print the spans of a finished dataset."""
-    from tokscore.analytics.message_sizes import spans
+    from tokscore.analytics.groups.message_sizes import spans
 
     print_rows(_SPANS, spans(dataset), form)
 
 
 def print_limits(dataset: Path, limits: Sequence[str], count: str, form: Format) -> None:
     """Print which trajectories of a finished dataset would have stopped, and where."""
-    from tokscore.analytics.limits import apply_limits, parse_limits
-    from tokscore.rendering.budgets import LimitCount
+    from tokscore.analytics.trajectories.limit_report import apply_limits, parse_limits
+    from tokscore.analytics.trajectories.limits import LimitCount
 
     print_limit_report(apply_limits(dataset, parse_limits(limits), count=LimitCount(count)), form)
 

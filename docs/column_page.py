@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from page_text import NOTICE, UndocumentedError, attributes, table
 
-from tokscore.analytics.confidence import NamedConfidence
-from tokscore.analytics.diff_rows import DiffRow, Estimate, Interval, Mixture
-from tokscore.analytics.diff_tables import token_schema
+from tokscore.analytics.comparison.confidence import NamedConfidence
+from tokscore.analytics.comparison.diff_rows import DiffRow, Estimate, Interval, Mixture
+from tokscore.analytics.comparison.tables import token_schema
 from tokscore.analytics.exact import exact_schema
-from tokscore.analytics.groups import parse_group_by
-from tokscore.analytics.stats import Percentiles, StatsRow
-from tokscore.rendering import manifest, tables
-from tokscore.rendering.parts import ERROR_FIELDS
-from tokscore.rendering.rendered import FailedConversation
+from tokscore.analytics.groups.grouping import parse_group_by
+from tokscore.analytics.groups.stats import Percentiles, StatsRow
+from tokscore.dataset import manifest
+from tokscore.dataset import schema as tables
+from tokscore.dataset.tokens import FailedConversation
+from tokscore.dataset.writing import ERROR_FIELDS
 from tokscore.scoring.agreement import Agreement
 from tokscore.scoring.selfcheck import Line, NoiseFloor
 

@@ -11,7 +11,7 @@ import typer
 from page_text import NOTICE, UndocumentedError, attributes, table
 
 from tokscore.cli.main import app
-from tokscore.rendering.errors import ExitCode
+from tokscore.dataset.errors import ExitCode
 
 _BRACKETS = re.compile(r"^(?P<text>.*?)(?:  \[(?P<extra>[^\]]*)\])?$", re.DOTALL)
 

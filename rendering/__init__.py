@@ -9,45 +9,39 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tokscore.rendering.errors import (
-    ConversationError,
-    EngineError,
-    InputError,
-    TokscoreError,
-    UsageError,
-)
+from tokscore.dataset.errors import ConversationError, EngineError, InputError, TokscoreError, UsageError
 
 if TYPE_CHECKING:
-    from tokscore.rendering.answers import add_answer
-    from tokscore.rendering.concatenation import concatenate_slices, pack_conversations
-    from tokscore.rendering.continuation import Continuation, NotContinued, continue_with
-    from tokscore.rendering.conversations import Conversation, parse_conversation
-    from tokscore.rendering.dataset import Dataset
-    from tokscore.rendering.frames import load_table, load_tokens
-    from tokscore.rendering.interface import render
-    from tokscore.rendering.rendered import RenderedTokens
-    from tokscore.rendering.renderer import Renderer
+    from tokscore.dataset.frames import load_table, load_tokens
+    from tokscore.dataset.reading import Dataset
+    from tokscore.dataset.tokens import RenderedTokens
+    from tokscore.rendering.attribution.renderer import Renderer
+    from tokscore.rendering.attribution.tokenizer import ChatTokenizer
+    from tokscore.rendering.conversations.conversation import Conversation, parse_conversation
+    from tokscore.rendering.incremental.answers import add_answer
+    from tokscore.rendering.incremental.continuation import Continuation, NotContinued, continue_with
+    from tokscore.rendering.incremental.packing import concatenate_slices, pack_conversations
+    from tokscore.rendering.run import render
     from tokscore.rendering.source import open_source
-    from tokscore.rendering.tokenizer import ChatTokenizer
 
 # Loaded when first asked for: they import pyarrow or jinja2, which `tokscore --help` does not need.
 _LAZY = {
-    "ChatTokenizer": "tokenizer",
-    "Continuation": "continuation",
-    "Conversation": "conversations",
-    "Dataset": "dataset",
-    "NotContinued": "continuation",
-    "RenderedTokens": "rendered",
-    "Renderer": "renderer",
-    "add_answer": "answers",
-    "concatenate_slices": "concatenation",
-    "continue_with": "continuation",
-    "load_table": "frames",
-    "load_tokens": "frames",
-    "open_source": "source",
-    "pack_conversations": "concatenation",
-    "parse_conversation": "conversations",
-    "render": "interface",
+    "ChatTokenizer": "tokscore.rendering.attribution.tokenizer",
+    "Continuation": "tokscore.rendering.incremental.continuation",
+    "Conversation": "tokscore.rendering.conversations.conversation",
+    "Dataset": "tokscore.dataset.reading",
+    "NotContinued": "tokscore.rendering.incremental.continuation",
+    "RenderedTokens": "tokscore.dataset.tokens",
+    "Renderer": "tokscore.rendering.attribution.renderer",
+    "add_answer": "tokscore.rendering.incremental.answers",
+    "concatenate_slices": "tokscore.rendering.incremental.packing",
+    "continue_with": "tokscore.rendering.incremental.continuation",
+    "load_table": "tokscore.dataset.frames",
+    "load_tokens": "tokscore.dataset.frames",
+    "open_source": "tokscore.rendering.source",
+    "pack_conversations": "tokscore.rendering.incremental.packing",
+    "parse_conversation": "tokscore.rendering.conversations.conversation",
+    "render": "tokscore.rendering.run",
 }
 
 __all__ = [
@@ -78,4 +72,4 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    return getattr(import_module(_LAZY[name]), name)

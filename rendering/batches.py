@@ -12,17 +12,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tokscore.rendering.answer_logprobs import with_logprobs
-from tokscore.rendering.conversations import Conversation
-from tokscore.rendering.errors import ConversationError
-from tokscore.rendering.recorded import Recorded, RecordedBranch, attribute_recorded
-from tokscore.rendering.renderer import Printed, Renderer
+from tokscore.dataset.errors import ConversationError
+from tokscore.rendering.attribution.renderer import Printed, Renderer
+from tokscore.rendering.conversations.conversation import Conversation
+from tokscore.rendering.recorded_ids.answer_logprobs import with_logprobs
+from tokscore.rendering.recorded_ids.attribute import Recorded, attribute_recorded
+from tokscore.rendering.recorded_ids.branch import RecordedBranch
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tokscore.rendering.rendered import RenderedTokens
+    from tokscore.dataset.tokens import RenderedTokens
 
     _Item = Conversation | RecordedBranch | ConversationError
     _Batch = list[Printed | Recorded | ConversationError]

@@ -8,26 +8,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tokscore.rendering.alignment import common_prefix
-from tokscore.rendering.conversations import Conversation
-from tokscore.rendering.errors import ConversationError
-from tokscore.rendering.origins import REASONING_FIELDS
-from tokscore.rendering.plan import Line, read_lines
-from tokscore.rendering.recorded import (
-    RecordedBranch,
-    attribute_recorded,
-    has_texts,
-    joined_ids,
-)
-from tokscore.rendering.records import failure_at
-from tokscore.rendering.rendered import NO_MESSAGE, RenderedTokens
+from tokscore.dataset.errors import ConversationError
+from tokscore.dataset.tokens import NO_MESSAGE, RenderedTokens
+from tokscore.rendering.conversations.conversation import Conversation
+from tokscore.rendering.reading.plan import Line, read_lines
+from tokscore.rendering.reading.records import failure_at
+from tokscore.rendering.recorded_ids.alignment import common_prefix
+from tokscore.rendering.recorded_ids.attribute import attribute_recorded, has_texts, joined_ids
+from tokscore.rendering.recorded_ids.branch import RecordedBranch
+from tokscore.rendering.templates.origins import REASONING_FIELDS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokscore.rendering.manifest import Part
-    from tokscore.rendering.rendered import FailedConversation
-    from tokscore.rendering.renderer import Renderer
+    from tokscore.dataset.manifest import Part
+    from tokscore.dataset.tokens import FailedConversation
+    from tokscore.rendering.attribution.renderer import Renderer
     from tokscore.rendering.source import ConversationSource
 
 _SHOWN_TOKENS = 6

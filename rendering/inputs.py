@@ -10,15 +10,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from tokscore.rendering.choices import choose
-from tokscore.rendering.conversations import RESERVED_KWARGS
-from tokscore.rendering.copies import temporary_folder
-from tokscore.rendering.errors import InputError, UsageError
-from tokscore.rendering.limits import DEFAULT_LIMITS, TemplateLimits
-from tokscore.rendering.manifest import read_manifest
-from tokscore.rendering.paths import PathName, path_name
+from tokscore.dataset.choices import choose
+from tokscore.dataset.errors import InputError, UsageError
+from tokscore.dataset.files import PathName, path_name, temporary_folder
+from tokscore.dataset.manifest import read_manifest
+from tokscore.rendering.attribution.length import LengthLimit, Truncate
+from tokscore.rendering.conversations.conversation import RESERVED_KWARGS
 from tokscore.rendering.source import ConversationSource, DatasetSource, open_source
-from tokscore.rendering.truncation import LengthLimit, Truncate
+from tokscore.rendering.templates.budget import DEFAULT_LIMITS, TemplateLimits
 
 Record = Mapping[str, Any]  # Any: JSON values
 Inputs = PathName | Record | Iterable[PathName] | Iterable[Record]
@@ -142,7 +141,7 @@ def open_inputs(
         UsageError: Settings that do not fit each other or the inputs.
         InputError: An input, the tokenizer or the template cannot be used.
     """
-    from tokscore.rendering.renderer import Verify
+    from tokscore.rendering.attribution.renderer import Verify
 
     if truncate is not None and max_tokens is None:
         raise UsageError("--truncate needs a length: give --max-tokens N as well.")

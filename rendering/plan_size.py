@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from tokscore.rendering.rendered import FailedConversation, RenderedConversation
-from tokscore.rendering.sharing import share
+from tokscore.dataset.tokens import FailedConversation, RenderedConversation
+from tokscore.rendering.conversations.prefix_tree import share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tokscore.rendering.manifest import Part
+    from tokscore.dataset.manifest import Part
     from tokscore.rendering.source import TokenSource
 
 SAMPLED_PARTS = 8

@@ -15,31 +15,27 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokscore.dataset.errors import ConversationError, InputError, UsageError
+from tokscore.dataset.manifest import MANIFEST_NAME, InputFile, Part, Setting, TokenizerIdentity
+from tokscore.dataset.reading import VOCABULARY_NAME, Dataset
+from tokscore.dataset.schema import DatasetKind
+from tokscore.dataset.tokens import ConversationRow, FailedConversation, RenderedConversation, RenderedTokens
+from tokscore.dataset.writing import part_name
+from tokscore.rendering.attribution.length import LengthLimit
+from tokscore.rendering.attribution.tokenizer import ChatTokenizer
+from tokscore.rendering.attribution.vocabulary import vocabulary_table
 from tokscore.rendering.batches import render_many
-from tokscore.rendering.conversations import Conversation
-from tokscore.rendering.dataset import VOCABULARY_NAME, Dataset
-from tokscore.rendering.errors import ConversationError, InputError, UsageError
-from tokscore.rendering.formats import load_format
-from tokscore.rendering.limits import DEFAULT_LIMITS, TemplateLimits
-from tokscore.rendering.manifest import MANIFEST_NAME, InputFile, Part, Setting, TokenizerIdentity
-from tokscore.rendering.parts import part_name
-from tokscore.rendering.plan import Line, Plan, plan_files, read_lines
-from tokscore.rendering.recorded import Recorded, RecordedBranch, branch_items
-from tokscore.rendering.records import Records, error_place
-from tokscore.rendering.rendered import (
-    ConversationRow,
-    FailedConversation,
-    RenderedConversation,
-    RenderedTokens,
-)
-from tokscore.rendering.tables import DatasetKind
-from tokscore.rendering.templates import uses_date
-from tokscore.rendering.tokenizer import ChatTokenizer
-from tokscore.rendering.truncation import LengthLimit
-from tokscore.rendering.vocabulary import vocabulary_table
+from tokscore.rendering.conversations.conversation import Conversation
+from tokscore.rendering.reading.formats import load_format
+from tokscore.rendering.reading.plan import Line, Plan, plan_files, read_lines
+from tokscore.rendering.reading.records import Records, error_place
+from tokscore.rendering.recorded_ids.attribute import Recorded, branch_items
+from tokscore.rendering.recorded_ids.branch import RecordedBranch
+from tokscore.rendering.templates.budget import DEFAULT_LIMITS, TemplateLimits
+from tokscore.rendering.templates.render import uses_date
 
 if TYPE_CHECKING:
-    from tokscore.rendering.renderer import Renderer, Verify
+    from tokscore.rendering.attribution.renderer import Renderer, Verify
 
 UNTRACKED_STATUS = "untracked_text"
 
@@ -296,7 +292,7 @@ def open_source(
                 "Leave them out, or give the conversations instead."
             )
         return DatasetSource(Path(datasets[0]), model=model, revision=revision)
-    from tokscore.rendering.renderer import Renderer, Verify
+    from tokscore.rendering.attribution.renderer import Renderer, Verify
 
     chosen = Verify.SAMPLE if verify is None else verify
     if input_format is not None:

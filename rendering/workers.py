@@ -11,15 +11,15 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from tokscore.rendering.errors import TokscoreError
-from tokscore.rendering.manifest import Manifest, Part
-from tokscore.rendering.parts import PartWriter
-from tokscore.rendering.rendered import FailedConversation
+from tokscore.dataset.choices import OnError
+from tokscore.dataset.errors import TokscoreError
+from tokscore.dataset.manifest import Manifest, Part
+from tokscore.dataset.tokens import FailedConversation
+from tokscore.dataset.writing import PartWriter
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Event
@@ -31,13 +31,6 @@ T_co = TypeVar("T_co", covariant=True)
 
 # Starting a process takes about as long as rendering a part.
 PARTS_PER_WORKER = 2
-
-
-class OnError(StrEnum):
-    """What one bad conversation does to a run."""
-
-    FAIL = "fail"  # ends it
-    SKIP = "skip"  # is listed in errors/
 
 
 class PartResult(NamedTuple):

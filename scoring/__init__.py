@@ -4,10 +4,10 @@
 torch, transformers or vLLM before an engine starts.
 """
 
-from tokscore.scoring.engine import ENGINES, Engine, SequenceScores, TokenSequence
-from tokscore.scoring.interface import load_scores, score
-from tokscore.scoring.load import EngineOptions, EngineSpec, load_engine, plan_engine
+from tokscore.scoring.engines.contract import ENGINES, Engine, SequenceScores, TokenSequence
+from tokscore.scoring.engines.spec import EngineOptions, EngineSpec, load_engine, plan_engine
 from tokscore.scoring.run import ScoreSummary
+from tokscore.scoring.score import load_scores, score
 from tokscore.scoring.selection import Selection, parse_selection
 from tokscore.scoring.shards import Shard, parse_shard
 

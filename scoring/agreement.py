@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tokscore.rendering.errors import EngineError
+from tokscore.dataset.errors import EngineError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokscore.scoring.engine import SequenceScores
+    from tokscore.scoring.engines.contract import SequenceScores
 
 # A ratio of two probabilities inside is often taken for none.
 RATIO_LOW, RATIO_HIGH = 0.9, 1.1

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from tokscore.scoring.engine import SequenceScores
+    from tokscore.scoring.engines.contract import SequenceScores
 
     Array = np.ndarray[Any, np.dtype[Any]]
     Mask = np.ndarray[Any, np.dtype[np.bool_]]

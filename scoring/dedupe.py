@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tokscore.scoring.engine import SequenceScores, TokenSequence
+from tokscore.scoring.engines.contract import SequenceScores, TokenSequence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokscore.rendering.parts import part_name
-from tokscore.rendering.tables import SCORES, DatasetKind
+from tokscore.dataset.schema import SCORES, DatasetKind
+from tokscore.dataset.writing import part_name
 
 # Key of the Parquet metadata of a part; the engine's rate while it was written.
 RATE_KEY = "tokscore.tokens_per_s"

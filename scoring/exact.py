@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from tokscore.rendering.errors import EngineError, UsageError
-from tokscore.scoring.engine import TokenSequence
+from tokscore.dataset.errors import EngineError, UsageError
+from tokscore.scoring.engines.contract import TokenSequence
 from tokscore.scoring.engines.transformers import TransformersEngine, engine_errors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokscore.scoring.load import EngineSpec
+    from tokscore.scoring.engines.spec import EngineSpec
 
     FloatArray = NDArray[np.float64]
 

@@ -7,17 +7,18 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from tokscore.rendering.recorded import MEDIA_STATUS
-from tokscore.rendering.rendered import FailedConversation, RenderedConversation
-from tokscore.rendering.workers import PARTS_PER_WORKER, OnError, on_processes
+from tokscore.dataset.choices import OnError
+from tokscore.dataset.tokens import FailedConversation, RenderedConversation
+from tokscore.rendering.recorded_ids.attribute import MEDIA_STATUS
+from tokscore.rendering.workers import PARTS_PER_WORKER, on_processes
 from tokscore.scoring.spool import blocks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tokscore.rendering.manifest import Part
+    from tokscore.dataset.manifest import Part
     from tokscore.rendering.source import TokenSource
-    from tokscore.scoring.load import EngineSpec
+    from tokscore.scoring.engines.spec import EngineSpec
     from tokscore.scoring.selection import Selection
     from tokscore.scoring.spool import Block, Item, Spool
 

@@ -11,31 +11,32 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from tokscore.rendering.dataset import (
+from tokscore.dataset.choices import OnError
+from tokscore.dataset.errors import ConversationError, EngineError
+from tokscore.dataset.manifest import Manifest, Setting
+from tokscore.dataset.reading import (
     check_some_succeeded,
     finished_parts,
     prepare_output,
     record_engine_details,
 )
-from tokscore.rendering.errors import ConversationError, EngineError
-from tokscore.rendering.manifest import Manifest, Setting
-from tokscore.rendering.parts import PartWriter
-from tokscore.rendering.rendered import FailedConversation, RenderedConversation
-from tokscore.rendering.run import OnError
-from tokscore.rendering.tables import DatasetKind
+from tokscore.dataset.schema import DatasetKind
+from tokscore.dataset.tokens import FailedConversation, RenderedConversation
+from tokscore.dataset.writing import PartWriter
 from tokscore.scoring import dedupe
 from tokscore.scoring.columns import ScoredTokens, score_columns
-from tokscore.scoring.engine import SequenceScores, TokenSequence, check_scores, windows
+from tokscore.scoring.engines.contract import SequenceScores, TokenSequence, windows
+from tokscore.scoring.engines.retries import CHANCE, EngineFailure, RetryingEngine
+from tokscore.scoring.engines.row_checks import check_scores
 from tokscore.scoring.estimates import RATE_KEY
 from tokscore.scoring.planning import ReadJob, RunPlan, failure, plan_run
-from tokscore.scoring.retries import CHANCE, EngineFailure, RetryingEngine
 from tokscore.scoring.selection import EVERY_TOKEN, Selection
 from tokscore.scoring.shards import WHOLE, Shard
 from tokscore.scoring.spool import Spool
 
 if TYPE_CHECKING:
     from tokscore.rendering.source import TokenSource
-    from tokscore.scoring.load import EngineSpec
+    from tokscore.scoring.engines.spec import EngineSpec
     from tokscore.scoring.planning import Reading
     from tokscore.scoring.spool import Item
 

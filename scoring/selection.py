@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokscore.rendering.errors import UsageError
-from tokscore.rendering.rendered import NO_MESSAGE
+from tokscore.dataset.errors import UsageError
+from tokscore.dataset.tokens import NO_MESSAGE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokscore.rendering.rendered import RenderedTokens
+    from tokscore.dataset.tokens import RenderedTokens
 
 ALL, SAMPLED, CONTENT, ROLE = "all", "sampled", "content", "role="
 

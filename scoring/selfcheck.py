@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tokscore.rendering.errors import EngineError, InputError, UsageError
-from tokscore.rendering.rendered import RenderedConversation
+from tokscore.dataset.errors import EngineError, InputError, UsageError
+from tokscore.dataset.tokens import RenderedConversation
 from tokscore.scoring.agreement import Agreement, agreement, is_bitwise_equal
-from tokscore.scoring.engine import SequenceScores, TokenSequence, check_scores
+from tokscore.scoring.engines.contract import SequenceScores, TokenSequence
+from tokscore.scoring.engines.row_checks import check_scores
 
 if TYPE_CHECKING:
-    from tokscore.rendering.manifest import ModelIdentity, Setting
+    from tokscore.dataset.manifest import ModelIdentity, Setting
     from tokscore.rendering.source import TokenSource
-    from tokscore.scoring.engine import Engine
-    from tokscore.scoring.load import EngineSpec
+    from tokscore.scoring.engines.contract import Engine
+    from tokscore.scoring.engines.spec import EngineSpec
 
 # Conversations of users and assistants alone, which the templates of all chat models take.
 SAMPLE_CONVERSATIONS = Path(__file__).with_name("selfcheck.jsonl")

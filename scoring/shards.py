@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tokscore.rendering.errors import UsageError
+from tokscore.dataset.errors import UsageError
 
 
 class Shard(NamedTuple):

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 
 import pyarrow as pa
 
-from tokscore.rendering.rendered import FailedConversation, RenderedConversation
+from tokscore.dataset.tokens import FailedConversation, RenderedConversation
 
 Item = RenderedConversation | FailedConversation
 

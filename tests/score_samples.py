@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokscore.rendering.manifest import Manifest, ModelIdentity, Part, TokenizerIdentity
-from tokscore.rendering.parts import PartWriter
-from tokscore.rendering.rendered import ConversationRow, MessageFacts, RenderedConversation, RenderedTokens
-from tokscore.rendering.tables import VOCABULARY, DatasetKind
+from tokscore.dataset.manifest import Manifest, ModelIdentity, Part, TokenizerIdentity
+from tokscore.dataset.schema import VOCABULARY, DatasetKind
+from tokscore.dataset.tokens import ConversationRow, MessageFacts, RenderedConversation, RenderedTokens
+from tokscore.dataset.writing import PartWriter
 from tokscore.scoring.columns import ScoredTokens, score_columns
-from tokscore.scoring.engine import SequenceScores
+from tokscore.scoring.engines.contract import SequenceScores
 
 TEXTS: tuple[bytes, ...] = (
     b"<s>",

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from tokscore.analytics.report.totals import BIN_NATS
-from tokscore.rendering.errors import UsageError
+from tokscore.dataset.errors import UsageError
 
 _WIDTH = "container"
 _ROW_HEIGHT = 20

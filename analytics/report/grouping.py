@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tokscore.analytics.overlap import FloatArray
+from tokscore.analytics.divergence.topk import FloatArray
 from tokscore.analytics.report.scored import ScoredConversation
-from tokscore.rendering.spans import run_starts
+from tokscore.dataset.tokens import run_starts
 
 _ENTROPIES = (0.0, 0.01, 0.1, 0.5, 1.0, 2.0, 4.0)
 _POSITIONS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokscore.analytics.overlap import FloatArray
+from tokscore.analytics.divergence.topk import FloatArray
 from tokscore.analytics.report.metrics import delta
 from tokscore.analytics.report.scored import ScoredConversation
 

@@ -7,9 +7,9 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from tokscore.analytics.overlap import FloatArray
+from tokscore.analytics.divergence.topk import FloatArray
 from tokscore.analytics.report.scored import ScoredConversation
-from tokscore.rendering.errors import UsageError
+from tokscore.dataset.errors import UsageError
 
 # A token's level is the number of these shares of all tokens that it stands out more than.
 LEVEL_SHARES = (0.5, 0.8, 0.95, 0.99)

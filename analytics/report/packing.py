@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tokscore.analytics.overlap import PADDING, FloatArray
+from tokscore.analytics.divergence.topk import PADDING, FloatArray
 from tokscore.analytics.report.grouping import owner_runs
 from tokscore.analytics.report.scored import ModelScores, ScoredConversation
 

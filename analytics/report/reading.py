@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokscore.analytics.comparison import Comparison, scored_vocab_size
-from tokscore.analytics.divergence import check_alpha
-from tokscore.analytics.pairing import Pairing, Skipped
+from tokscore.analytics.comparison.compare import Comparison, scored_vocab_size
+from tokscore.analytics.comparison.pairing import Pairing, Skipped
+from tokscore.analytics.divergence.intervals import check_alpha
 from tokscore.analytics.report.scored import (
     SCORE_COLUMNS,
     TOKEN_COLUMNS,
@@ -23,11 +23,11 @@ from tokscore.analytics.report.scored import (
     ScoredConversation,
     model_scores,
 )
-from tokscore.rendering.dataset import Dataset, RowReader
-from tokscore.rendering.errors import InputError
-from tokscore.rendering.parts import part_name
-from tokscore.rendering.run import OnError
-from tokscore.rendering.tables import DatasetKind
+from tokscore.dataset.choices import OnError
+from tokscore.dataset.errors import InputError
+from tokscore.dataset.reading import Dataset, RowReader
+from tokscore.dataset.schema import DatasetKind
+from tokscore.dataset.writing import part_name
 
 _BATCH_TOKENS = 16_384
 _CLOSE_IDS = 10_000

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tokscore.analytics.divergence import Bounds, Divergences, topk_divergences
-from tokscore.analytics.overlap import PADDING, FloatArray, TokenError, TopK
-from tokscore.analytics.token_rows import conversation_name
-from tokscore.rendering.errors import InputError
+from tokscore.analytics.divergence.intervals import Bounds, Divergences, topk_divergences
+from tokscore.analytics.divergence.topk import PADDING, FloatArray, TokenError, TopK
+from tokscore.dataset.errors import InputError
+from tokscore.dataset.token_rows import conversation_name
 
 SCORE_COLUMNS = ("logprob", "rank", "entropy", "top_ids", "top_logprobs")
 TOKEN_COLUMNS = (

@@ -9,7 +9,7 @@ from tokscore.analytics.report.charts import Bar, bar_chart, histogram
 from tokscore.analytics.report.grouping import Grouping
 from tokscore.analytics.report.page import Table
 from tokscore.analytics.report.totals import BIN_NATS, N_BINS, Totals
-from tokscore.rendering.dataset import Dataset
+from tokscore.dataset.reading import Dataset
 
 _NAMES = {
     Grouping.ROLE: "by-role",

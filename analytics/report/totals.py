@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tokscore.analytics.overlap import PADDING, FloatArray
+from tokscore.analytics.divergence.topk import PADDING, FloatArray
 from tokscore.analytics.report.grouping import Grouping, groups_of
 from tokscore.analytics.report.metrics import delta
 from tokscore.analytics.report.scored import ModelScores, ScoredConversation

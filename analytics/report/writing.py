@@ -6,17 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from tokscore.analytics.noise import NoiseFloor, read_noise_floor
+from tokscore.analytics.comparison.noise import NoiseFloor, read_noise_floor
 from tokscore.analytics.report.charts import chart_library, check_available
 from tokscore.analytics.report.collecting import Collected, collect, vocabulary_of
 from tokscore.analytics.report.page import Page
 from tokscore.analytics.report.reading import ComparedDatasets, open_scores, read_scored
 from tokscore.analytics.report.summary import facts_table, group_tables, histogram_table, models_table
-from tokscore.analytics.report.token_texts import TokenTexts
-from tokscore.rendering.dataset import Dataset
-from tokscore.rendering.errors import UsageError
-from tokscore.rendering.parts import write_file
-from tokscore.rendering.run import OnError
+from tokscore.dataset.choices import OnError
+from tokscore.dataset.errors import UsageError
+from tokscore.dataset.reading import Dataset
+from tokscore.dataset.vocabulary import TokenTexts
+from tokscore.dataset.writing import write_file
 
 DEFAULT_MAX_MB = 25.0
 # Of the whole file: what the page itself, the chart library, and the vocabulary may take.

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tokscore.rendering.errors import EngineError, InputError
-from tokscore.scoring.engine import SequenceScores, TokenSequence, last_line, windows
-from tokscore.scoring.model import UNLIMITED_LENGTH, switch_length_of
+from tokscore.dataset.errors import EngineError, InputError
+from tokscore.scoring.engines.contract import SequenceScores, TokenSequence, last_line, windows
+from tokscore.scoring.engines.model import UNLIMITED_LENGTH, switch_length_of
 
 if TYPE_CHECKING:
-    from tokscore.rendering.manifest import ModelIdentity, Setting
-    from tokscore.scoring.load import EngineSpec
-    from tokscore.scoring.model import ModelFiles
+    from tokscore.dataset.manifest import ModelIdentity, Setting
+    from tokscore.scoring.engines.model import ModelFiles
+    from tokscore.scoring.engines.spec import EngineSpec
 
 # Tokens of one forward pass, padding included, by device.
 BATCH_TOKENS = {"cpu": 2_048, "cuda": 16_384}

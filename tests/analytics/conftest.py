@@ -12,16 +12,16 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from tokscore.rendering.manifest import Manifest, ModelIdentity, Part, TokenizerIdentity
-from tokscore.rendering.parts import PartWriter
-from tokscore.rendering.rendered import (
+from tokscore.dataset.manifest import Manifest, ModelIdentity, Part, TokenizerIdentity
+from tokscore.dataset.schema import DatasetKind
+from tokscore.dataset.tokens import (
     ConversationRow,
     FailedConversation,
     MessageFacts,
     RenderedConversation,
     RenderedTokens,
 )
-from tokscore.rendering.tables import DatasetKind
+from tokscore.dataset.writing import PartWriter
 
 FloatArray = NDArray[np.float64]
 VOCAB_SIZE = 50

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tokscore.cli.main import app
-from tokscore.rendering.errors import InputError
+from tokscore.dataset.errors import InputError
 
 Make = Callable[..., Any]  # fixtures of conftest.py, which tests cannot import
 Damage = Callable[[Path, Path], object]

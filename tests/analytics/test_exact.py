@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 
 from tokscore.analytics import TopK, topk_divergences, topk_limits
 from tokscore.analytics import diff_report as diff
-from tokscore.analytics.confidence import confidence_of_means
+from tokscore.analytics.comparison.confidence import confidence_of_means
+from tokscore.analytics.comparison.reduction import Clusters
 from tokscore.analytics.exact import exact_report, write_exact
-from tokscore.analytics.reduction import Clusters
 from tokscore.cli.main import app
 from tokscore.rendering import ConversationError, open_source
 from tokscore.scoring import TokenSequence, load_engine, plan_engine

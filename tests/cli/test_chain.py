@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from tokscore.rendering import tables
+from tokscore.dataset import schema as tables
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 RECORDS = [

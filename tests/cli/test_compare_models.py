@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tokscore.cli.main import app
-from tokscore.rendering.errors import InputError, TokscoreError, UsageError
+from tokscore.dataset.errors import InputError, TokscoreError, UsageError
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

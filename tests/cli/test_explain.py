@@ -13,15 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from tokscore.cli.explain import print_explanation
-from tokscore.cli.options import By, Format
+from tokscore.cli.options import By
+from tokscore.cli.printing.explain import print_explanation
+from tokscore.cli.printing.output_format import Format
 from tokscore.cli.render import print_summary
 from tokscore.cli.stats import print_stats
+from tokscore.dataset.reading import Dataset
 from tokscore.rendering import ChatTokenizer, Renderer, open_source
-from tokscore.rendering.dataset import Dataset
-from tokscore.rendering.explanation import explain
-from tokscore.rendering.plan import plan_files
-from tokscore.rendering.run import render
+from tokscore.rendering.explain import explain
+from tokscore.rendering.reading.plan import plan_files
+from tokscore.rendering.run import render_source
 from tokscore.rendering.source import ConversationSource
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -110,7 +111,7 @@ def test_tables_by_message_name_the_branch_where_there_are_several(
     answers = {key: [{"role": "assistant", "content": key}] for key in ("chosen", "rejected")}
     preference = {"id": "p", "prompt": [{"role": "user", "content": "Hi"}], **answers}
     out = tmp_path / "out"
-    render(open_source([str(write_jsonl(preference))], str(tiny_model)), out)
+    render_source(open_source([str(write_jsonl(preference))], str(tiny_model)), out)
     print_summary(Dataset(out), Format.TABLE, By.MESSAGE)
     rows = [line.split()[:4] for line in capsys.readouterr().out.splitlines() if line.startswith("  p ")]
     assert [row[1:] for row in rows] == [
@@ -127,7 +128,7 @@ def test_tables_by_message_name_the_branch_where_there_are_several(
     groups = [row["group"] for row in csv.DictReader(io.StringIO(printed.out))]
     assert groups == ["0, 0", "0, 1", "1, 0", "1, 1", "(all)"]
     del preference["rejected"], preference["chosen"]
-    render(open_source([str(write_jsonl(preference))], str(tiny_model)), tmp_path / "one")
+    render_source(open_source([str(write_jsonl(preference))], str(tiny_model)), tmp_path / "one")
     print_summary(Dataset(tmp_path / "one"), Format.TABLE, By.MESSAGE)
     assert "branch" not in capsys.readouterr().out
 

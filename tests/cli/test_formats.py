@@ -13,13 +13,14 @@ import numpy as np
 import polars as pl
 import pytest
 
+from tokscore.dataset.choices import OnError
+from tokscore.dataset.reading import Dataset
+from tokscore.dataset.tokens import RenderedConversation
 from tokscore.rendering import ConversationError, open_source
-from tokscore.rendering.dataset import Dataset
 from tokscore.rendering.drift import Drift, NotRecorded, drift
-from tokscore.rendering.formats import FORMATS, load_format
-from tokscore.rendering.formats.tokens import tokens_record
-from tokscore.rendering.rendered import RenderedConversation
-from tokscore.rendering.run import OnError, render
+from tokscore.rendering.reading.formats import FORMATS, load_format
+from tokscore.rendering.reading.formats.tokens import tokens_record
+from tokscore.rendering.run import render_source
 from tokscore.rendering.source import ConversationSource
 from tokscore.scoring import plan_engine
 from tokscore.scoring.run import score
@@ -68,7 +69,7 @@ def branches(root: Path) -> Iterator[list[RenderedConversation]]:
 
 
 def rendered(files: list[Path], model: Path, out: Path) -> Path:
-    render(open_source([str(file) for file in files], str(model)), out, on_error=OnError.SKIP)
+    render_source(open_source([str(file) for file in files], str(model)), out, on_error=OnError.SKIP)
     return out
 
 
@@ -188,7 +189,7 @@ def test_a_bad_record_names_its_place_and_costs_no_other(
     record, message = BAD_RECORDS[case]
     path = write_jsonl(GOOD, record, {**GOOD, "id": "also good"})
     with pytest.raises(ConversationError) as failed:
-        render(open_source(str(path), str(tiny_model)), tmp_path / "failed")
+        render_source(open_source(str(path), str(tiny_model)), tmp_path / "failed")
     assert str(failed.value).startswith(f"convs.jsonl:2: {message}")
     out = rendered([path], tiny_model, tmp_path / "out")
     ids = tokens_of(out)["conversation_id"].unique(maintain_order=True)
@@ -335,7 +336,7 @@ def test_ids_of_a_conversation_with_media_are_kept_but_not_scored(
 
 
 def test_the_records_of_one_group_stay_in_one_part(tmp_path: Path, write_jsonl: Write) -> None:
-    from tokscore.rendering.plan import plan_files, read_lines
+    from tokscore.rendering.reading.plan import plan_files, read_lines
 
     groups = ["a", "a", "a", "b", "b", None, None, "c"]
     records = [{"messages": [user("x" * 100)], "id": i, "group": group} for i, group in enumerate(groups)]

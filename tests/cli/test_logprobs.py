@@ -17,10 +17,10 @@ from typer.testing import CliRunner, Result
 
 from tokscore.cli.engine_options import parse_arguments
 from tokscore.cli.main import app
-from tokscore.cli.output import duration, size_in_words
-from tokscore.rendering.dataset import Dataset
-from tokscore.rendering.errors import TokscoreError, UsageError
-from tokscore.rendering.manifest import read_manifest
+from tokscore.cli.printing.tables import duration, size_in_words
+from tokscore.dataset.errors import TokscoreError, UsageError
+from tokscore.dataset.manifest import read_manifest
+from tokscore.dataset.reading import Dataset
 
 Write = Callable[..., Path]
 RECORDS = [
@@ -77,7 +77,8 @@ def test_only_sampled_tokens_of_short_conversations(
 def test_shards_one_after_the_other_and_the_statistics_at_the_end(
     tiny_model: Path, write_jsonl: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tokscore.rendering import plan, source
+    from tokscore.rendering import source
+    from tokscore.rendering.reading import plan
 
     monkeypatch.setattr(source, "plan_files", lambda inputs: plan.plan_files(inputs, part_bytes=120))
     given = (write_jsonl(*RECORDS), "-m", tiny_model, "-o", tmp_path / "out")
@@ -175,7 +176,7 @@ def test_times_and_sizes_are_printed_in_their_units() -> None:
 def test_progress_is_a_line_every_30_seconds_with_the_time_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tokscore.cli import output
+    from tokscore.cli.printing import tables as output
 
     times = iter([0.0, 60.0, 85.0, 110.0, 130.0, 140.0])
     monkeypatch.setattr(output.time, "monotonic", lambda: next(times))
@@ -193,7 +194,7 @@ def test_progress_is_a_line_every_30_seconds_with_the_time_left(
 def test_reading_shows_before_scoring_does(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tokscore.cli import output
+    from tokscore.cli.printing import tables as output
 
     times = iter([0.0, 40.0, 50.0, 50.0, 90.0])
     monkeypatch.setattr(output.time, "monotonic", lambda: next(times))

@@ -5,15 +5,15 @@ from enum import StrEnum
 import pytest
 
 from tokscore.analytics import GroupBy
-from tokscore.analytics.estimates import Sampler
+from tokscore.analytics.divergence.sampled_kl import Sampler
 from tokscore.analytics.report.metrics import Metric
 from tokscore.cli import options
-from tokscore.rendering.limits import DEFAULT_LIMITS, TemplateLimits
-from tokscore.rendering.renderer import Verify
-from tokscore.rendering.run import OnError
-from tokscore.rendering.truncation import Truncate
+from tokscore.dataset.choices import OnError
+from tokscore.rendering.attribution.length import Truncate
+from tokscore.rendering.attribution.renderer import Verify
+from tokscore.rendering.templates.budget import DEFAULT_LIMITS, TemplateLimits
 from tokscore.scoring import ENGINES
-from tokscore.scoring.load import AUTO, DTYPES
+from tokscore.scoring.engines.spec import AUTO, DTYPES
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from tokscore.rendering import tables
+from tokscore.dataset import schema as tables
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Write = Callable[..., Path]

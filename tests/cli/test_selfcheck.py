@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from tokscore.cli.main import app
 from tokscore.cli.selfcheck import EPILOG
-from tokscore.rendering.errors import UsageError
+from tokscore.dataset.errors import UsageError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NEEDS_VLLM = [

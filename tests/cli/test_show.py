@@ -20,7 +20,7 @@ from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from tokscore.cli.main import app
-from tokscore.rendering.errors import InputError, UsageError
+from tokscore.dataset.errors import InputError, UsageError
 
 Show = Callable[..., str]
 SAMPLES = (

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tokscore.analytics.limits import as_trace, parse_limits
+from tokscore.analytics.trajectories.counts import branch_counts, trace_counts
+from tokscore.analytics.trajectories.limit_report import as_trace, parse_limits
+from tokscore.analytics.trajectories.limits import LimitCount, Limits
 from tokscore.cli.options import LimitCountChoice
-from tokscore.rendering.budgets import LimitCount, Limits
-from tokscore.rendering.counting import branch_counts, trace_counts
-from tokscore.rendering.errors import UsageError
-from tokscore.rendering.manifest import Manifest, Part, TokenizerIdentity
-from tokscore.rendering.parts import PartWriter
-from tokscore.rendering.rendered import ConversationRow, MessageFacts, RenderedConversation, RenderedTokens
-from tokscore.rendering.tables import DatasetKind
+from tokscore.dataset.errors import UsageError
+from tokscore.dataset.manifest import Manifest, Part, TokenizerIdentity
+from tokscore.dataset.schema import DatasetKind
+from tokscore.dataset.tokens import ConversationRow, MessageFacts, RenderedConversation, RenderedTokens
+from tokscore.dataset.writing import PartWriter
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 # Of each message its role, its ids, and how many of them, the last ones, a model generated; None: unknown.

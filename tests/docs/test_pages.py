@@ -23,17 +23,22 @@ from tokscore import analytics
 from tokscore.cli.engine_options import EnginePathChoice
 from tokscore.cli.main import app
 from tokscore.cli.selfcheck import _document
-from tokscore.rendering import sampled
+from tokscore.dataset.manifest import SETTINGS, ModelIdentity, read_manifest
+from tokscore.dataset.tokens import MessageFlag
+from tokscore.rendering.attribution import sampled
+from tokscore.rendering.attribution.generation_tags import Policy
 from tokscore.rendering.drift import DriftKind
-from tokscore.rendering.formats import FORMATS
-from tokscore.rendering.formats.openai_batch import IDS_UNUSED_STATUS
-from tokscore.rendering.manifest import SETTINGS, ModelIdentity, read_manifest
-from tokscore.rendering.policies import Policy
-from tokscore.rendering.recorded import _NOT_RECORDED, MEDIA_STATUS, TEXT_STATUS, UNALIGNED_STATUS
-from tokscore.rendering.rendered import MessageFlag
+from tokscore.rendering.reading.formats import FORMATS
+from tokscore.rendering.reading.formats.openai_batch import IDS_UNUSED_STATUS
+from tokscore.rendering.recorded_ids.attribute import (
+    _NOT_RECORDED,
+    MEDIA_STATUS,
+    TEXT_STATUS,
+    UNALIGNED_STATUS,
+)
 from tokscore.scoring import ENGINES, EngineSpec
 from tokscore.scoring.agreement import Agreement
-from tokscore.scoring.model import ModelFiles
+from tokscore.scoring.engines.model import ModelFiles
 from tokscore.scoring.selfcheck import Chosen, Line, NoiseFloor, SelfCheck
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

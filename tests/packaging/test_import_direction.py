@@ -1,4 +1,4 @@
-"""Imports point one way: cli -> analytics -> scoring -> rendering."""
+"""Imports point one way: cli -> analytics -> scoring -> rendering -> dataset, and within rooms too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("rendering", "scoring", "analytics", "cli")
+ROOMS = ("dataset", "rendering", "scoring", "analytics", "cli")
 MODULES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 FOLDERS = {*ROOMS, "tests", "examples"}
 
@@ -51,7 +51,7 @@ def test_module_imports_only_earlier_rooms_and_by_full_name(path: Path) -> None:
         ("scoring", "from tokscore import analytics", ["tokscore.analytics"]),
         ("scoring", "from ..cli import main", ["tokscore.cli.main"]),
         ("analytics", "def f():\n    from rendering import spans", ["rendering.spans"]),
-        ("cli", "from tokscore.rendering.tables import TOKENS", []),
+        ("cli", "from tokscore.dataset.schema import TOKENS", []),
         ("scoring", "from . import engines\nimport numpy", []),
     ],
 )

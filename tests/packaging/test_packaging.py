@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("rendering", "scoring", "analytics", "cli")
+ROOMS = ("dataset", "rendering", "scoring", "analytics", "cli")
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 # Runs in the fresh environment, isolated from this checkout: which names can be imported, and from where.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokscore.rendering import ChatTokenizer, Renderer
-from tokscore.rendering.renderer import Verify
+from tokscore.rendering.attribution.renderer import Verify
 
 _CONTROL = re.compile(
     r"""<\|[^|<>\s'"]+\|> | <\|[a-z_]+> | <[a-z_]+\|> | <\|"\|> | <｜[^｜<>\s]+｜> | <end_of_utterance>""",

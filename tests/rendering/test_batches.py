@@ -57,6 +57,6 @@ def test_the_number_in_the_input_decides_whose_ids_are_verified(
 
 
 def _first_characters(ids: np.ndarray) -> object:
-    from tokscore.rendering.tokenizer import Encoding
+    from tokscore.rendering.attribution.tokenizer import Encoding
 
     return Encoding(ids, np.arange(len(ids)), np.arange(len(ids)) + 1)

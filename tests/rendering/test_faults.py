@@ -8,23 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tokscore.rendering import (
-    Conversation,
-    ConversationError,
-    RenderedTokens,
-    Renderer,
-)
-from tokscore.rendering.counting import branch_counts, trace_counts
-from tokscore.rendering.formats import Place, load_format, parse_record
-from tokscore.rendering.recorded import RecordedBranch, attribute_recorded, branch_items
-from tokscore.rendering.rendered import FailedConversation
+from tests.rendering.attribution.test_sampled_truth import sampled_texts
+from tokscore.analytics.trajectories.counts import branch_counts, trace_counts
+from tokscore.dataset.tokens import FailedConversation, message_counts
+from tokscore.rendering import Conversation, ConversationError, RenderedTokens, Renderer
+from tokscore.rendering.conversations.trace import Node, NodeTokens, Trace, Usage, linear
+from tokscore.rendering.reading.formats import Place, load_format, parse_record
+from tokscore.rendering.recorded_ids.attribute import attribute_recorded, branch_items
+from tokscore.rendering.recorded_ids.branch import RecordedBranch
 from tokscore.rendering.source import open_source
-from tokscore.rendering.spans import message_counts
-from tokscore.rendering.traces import Node, NodeTokens, Trace, Usage, linear
 
 from .families import Families
 from .shapes import TOOLS, assistant, call, system, tool, user
-from .test_sampled_truth import sampled_texts
 
 PLACE = Place(Path("input.jsonl"), 1)
 QUESTION = [user("q1"), assistant("a1"), user("q2"), assistant("a2")]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tokscore.dataset.tokens import FailedConversation
 from tokscore.rendering import ChatTokenizer, Conversation, RenderedTokens, Renderer
-from tokscore.rendering.rendered import FailedConversation
 from tokscore.rendering.source import open_source
 
 TOOL_TEMPLATE = (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tokscore.rendering import open_source
 from tokscore.rendering.plan_size import plan_size
-from tokscore.rendering.run import render
+from tokscore.rendering.run import render_source
 from tokscore.rendering.source import ConversationSource
 
 N_RECORDS, N_BRANCHES = 20, 30  # so that a sample ends inside a record
@@ -20,7 +20,7 @@ def test_a_sample_tells_the_size_of_a_dataset_of_branches(
     path = write_jsonl(*[{"branches": branches}] * N_RECORDS)
     conversations = open_source(str(path), str(tiny_model))
     assert isinstance(conversations, ConversationSource)
-    render(conversations, tmp_path / "out")
+    render_source(conversations, tmp_path / "out")
     n_sequences = N_RECORDS * N_BRANCHES
     for source in (conversations, open_source(str(tmp_path / "out"), str(tiny_model))):
         exact, sampled = plan_size(source, exact=True), plan_size(source)

@@ -12,15 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tokscore.rendering import (
-    ChatTokenizer,
-    Conversation,
-    ConversationError,
-    RenderedTokens,
-    Renderer,
-)
-from tokscore.rendering.renderer import Verify
-from tokscore.rendering.spans import message_counts, run_starts
+from tokscore.dataset.tokens import message_counts, run_starts
+from tokscore.rendering import ChatTokenizer, Conversation, ConversationError, RenderedTokens, Renderer
+from tokscore.rendering.attribution.renderer import Verify
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "render_golden.json").read_text())
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from tokscore.dataset.choices import OnError
 from tokscore.rendering import ConversationError, open_source
-from tokscore.rendering.run import OnError, render
+from tokscore.rendering.run import render_source
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_the_dataset_does_not_depend_on_the_number_of_workers(
 ) -> None:
     seen: list[tuple[int, int]] = []
     summaries = [
-        render(
+        render_source(
             open_source([str(inputs)], str(tiny_model), part_bytes=400),
             tmp_path / str(workers),
             on_error=OnError.SKIP,
@@ -65,9 +66,9 @@ def test_the_first_failure_ends_the_run_and_its_text_says_where(
 ) -> None:
     source = open_source([str(inputs)], str(tiny_model), part_bytes=400)
     with pytest.raises(ConversationError, match=r"convs.jsonl:1: .*JSON"):
-        render(source, tmp_path / "out", workers=2)
+        render_source(source, tmp_path / "out", workers=2)
     assert not list((tmp_path / "out").rglob(".*.tmp"))
-    rest = render(source, tmp_path / "out", workers=2, on_error=OnError.SKIP)
+    rest = render_source(source, tmp_path / "out", workers=2, on_error=OnError.SKIP)
     assert rest.n_conversations + rest.n_failed <= 40
 
 
@@ -76,7 +77,7 @@ def test_few_parts_are_written_without_other_processes(
 ) -> None:
     monkeypatch.setattr("tokscore.rendering.workers.ProcessPoolExecutor", None)
     source = open_source([str(inputs)], str(tiny_model))
-    assert render(source, tmp_path / "out", workers=8, on_error=OnError.SKIP).n_conversations == 34
+    assert render_source(source, tmp_path / "out", workers=8, on_error=OnError.SKIP).n_conversations == 34
 
 
 def test_json_is_read_the_same_from_every_packing(tiny_model: Path, tmp_path: Path, inputs: Path) -> None:
@@ -90,7 +91,7 @@ def test_json_is_read_the_same_from_every_packing(tiny_model: Path, tmp_path: Pa
     tables = []
     for name in ("convs.jsonl", "convs.gz", "convs.zst"):
         out = tmp_path / f"out-{name}"
-        render(open_source([str(tmp_path / name)], str(tiny_model)), out, on_error=OnError.SKIP)
+        render_source(open_source([str(tmp_path / name)], str(tiny_model)), out, on_error=OnError.SKIP)
         tables.append(pq.read_table(out / "tokens").drop_columns("conversation_id"))
         names = pq.read_table(out / "conversations")["source_file"].unique().to_pylist()
         assert names == [name]

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM  # noqa: F401 (so that the forks need not)
 
-import tokscore.rendering.renderer
+import tokscore.rendering.attribution.renderer
 import tokscore.scoring.engines.transformers  # noqa: F401 (likewise)
 from tokscore.rendering.source import open_source
 from tokscore.scoring import plan_engine

@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tokscore.rendering.manifest import InputFile, Part, Setting, TokenizerIdentity
-from tokscore.rendering.rendered import (
+from tokscore.dataset.manifest import InputFile, Part, Setting, TokenizerIdentity
+from tokscore.dataset.schema import VOCABULARY
+from tokscore.dataset.tokens import (
     ConversationRow,
     FailedConversation,
     MessageFacts,
     RenderedConversation,
     RenderedTokens,
 )
-from tokscore.rendering.tables import VOCABULARY
 from tokscore.scoring import Engine, plan_engine
 
 VOCAB_SIZE = 128

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokscore.rendering.tables import SCORES
+from tokscore.dataset.schema import SCORES
 from tokscore.scoring import SequenceScores
 from tokscore.scoring.columns import MAX_VALUES, ScoredTokens, score_columns
 

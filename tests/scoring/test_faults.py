@@ -11,12 +11,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tokscore.rendering.errors import EngineError, InputError
+from tests.scoring.engines.test_contract import ATOL, NEEDS_VLLM, scores_of
+from tokscore.dataset.errors import EngineError, InputError
 from tokscore.scoring import TokenSequence, plan_engine
 from tokscore.scoring.selfcheck import Chosen, default_limits, selfcheck
 
 from .samples import MAX_LENGTH, EngineStarter, random_ids
-from .test_contract import ATOL, NEEDS_VLLM, scores_of
 
 BOTH = pytest.mark.parametrize("name", ["transformers", pytest.param("vllm", marks=NEEDS_VLLM)])
 # Ends of key-value blocks: 16 positions each on CUDA, 128 in vLLM's CPU build.
@@ -128,7 +128,7 @@ def test_a_model_configured_for_fast_prefill_is_refused(
     name: str, start: EngineStarter, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where the model's own configuration switches it on, and no argument did."""
-    from tokscore.scoring.engines.vllm_settings import check_config
+    from tokscore.scoring.engines.vllm.settings import check_config
 
     config = start(name, tiny_llama)._engine.vllm_config
     check_config(config, MAX_LENGTH)

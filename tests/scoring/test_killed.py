@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tokscore.rendering.dataset import Dataset
+from tokscore.dataset.reading import Dataset
 
 FLOATS = ["logprob", "entropy", "top_logprobs"]
 N_KILLS = 10

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tokscore.dataset.choices import OnError
+from tokscore.dataset.tokens import FailedConversation, RenderedConversation
 from tokscore.rendering import ConversationError, open_source
-from tokscore.rendering.rendered import FailedConversation, RenderedConversation
-from tokscore.rendering.run import OnError
 from tokscore.scoring import parse_selection, plan_engine
 from tokscore.scoring.planning import ReadJob, RunPlan, plan_run
 from tokscore.scoring.spool import Spool

@@ -11,12 +11,12 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from tokscore.rendering.dataset import Dataset
-from tokscore.rendering.errors import ConversationError, EngineError, InputError, UsageError
-from tokscore.rendering.manifest import read_manifest
-from tokscore.rendering.run import OnError
+from tokscore.dataset.choices import OnError
+from tokscore.dataset.errors import ConversationError, EngineError, InputError, UsageError
+from tokscore.dataset.manifest import read_manifest
+from tokscore.dataset.reading import Dataset
+from tokscore.dataset.schema import SCORES, DatasetKind
 from tokscore.rendering.source import open_source
-from tokscore.rendering.tables import SCORES, DatasetKind
 from tokscore.scoring import EngineSpec, SequenceScores, TokenSequence, plan_engine
 from tokscore.scoring.run import score
 

@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 
 from tokscore.analytics import stats_report as stats
-from tokscore.rendering.errors import UsageError
-from tokscore.rendering.manifest import read_manifest
-from tokscore.rendering.rendered import MessageFacts, RenderedTokens
+from tokscore.dataset.errors import UsageError
+from tokscore.dataset.manifest import read_manifest
+from tokscore.dataset.tokens import MessageFacts, RenderedTokens
 from tokscore.scoring import parse_selection, parse_shard, plan_engine
 from tokscore.scoring.run import score
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tokscore.rendering.errors import EngineError, UsageError
+from tokscore.dataset.errors import EngineError, UsageError
 from tokscore.scoring import SequenceScores, plan_engine
 from tokscore.scoring.agreement import agreement, is_bitwise_equal
 from tokscore.scoring.selfcheck import choose, default_limits, selfcheck

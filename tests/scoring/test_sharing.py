@@ -9,11 +9,11 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from tokscore.rendering.dataset import Dataset
-from tokscore.rendering.errors import InputError
-from tokscore.rendering.manifest import read_manifest
-from tokscore.rendering.run import OnError
-from tokscore.rendering.tables import DatasetKind
+from tokscore.dataset.choices import OnError
+from tokscore.dataset.errors import InputError
+from tokscore.dataset.manifest import read_manifest
+from tokscore.dataset.reading import Dataset
+from tokscore.dataset.schema import DatasetKind
 from tokscore.scoring import EngineOptions, EngineSpec, Shard, plan_engine
 from tokscore.scoring.run import score
 

@@ -13,7 +13,7 @@ import pytest
 
 from tokscore.analytics import diff_report as diff
 from tokscore.analytics.report import write_diff_report, write_stats_report
-from tokscore.rendering.errors import UsageError
+from tokscore.dataset.errors import UsageError
 
 
 class Elements(HTMLParser):

@@ -1,0 +1,389 @@
+"""Two score datasets compared token by token."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tokscore.analytics.comparison.content_alignment import Align, AlignedRows, ContentAligner
+from tokscore.analytics.comparison.pairing import PairBatch, Pairing
+from tokscore.analytics.divergence.intervals import Limits, check_alpha
+from tokscore.analytics.divergence.topk import (
+    PADDING,
+    ULPS,
+    UNITS,
+    FloatArray,
+    TopK,
+    fault_reason,
+    fault_side,
+)
+from tokscore.dataset.choices import OnError
+from tokscore.dataset.errors import InputError
+from tokscore.dataset.integrity import check_tables
+from tokscore.dataset.reading import Dataset
+from tokscore.dataset.schema import DatasetKind
+from tokscore.dataset.token_rows import Place, conversation_name
+from tokscore.dataset.vocabulary import vocabulary_bytes
+
+if TYPE_CHECKING:
+    from tokscore.analytics.divergence.topk import Lists
+
+T = TypeVar("T")
+
+SCORE_COLUMNS = ("logprob", "rank", "top_ids", "top_logprobs")
+BATCH_TOKENS = 32_768
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedBatch:
+    """Whole conversations; arrays have shape [compared], one entry for a token that both models scored.
+
+    Attributes:
+        places: The conversations.
+        starts: First row of each, and the number of all rows; int64.
+        attribution: The asked-for columns and `token_id` of all rows, compared or not.
+        rows: Indices of the compared tokens, int64.
+        student_rows: Of the same tokens among the student's, int64.
+        student_starts: First row of each conversation there, and the number of all rows; int64.
+        alignment: Where only the content is compared: which rows are the same on both sides.
+        teacher_logprobs: Of the realised tokens, float64.
+        student_logprobs: Likewise.
+        teacher_ranks: float64; NaN where there is none.
+        student_ranks: Likewise.
+        teacher_top: The most likely id, -1 where the list is empty; int32.
+        student_top: Likewise.
+        is_beyond_vocabulary: The realised or a listed id is none of the smaller vocabulary's.
+        limits: The intervals.
+        teacher: Score columns of the teacher.
+        student: Of the student.
+    """
+
+    places: list[Place]
+    starts: NDArray[np.int64]
+    attribution: pa.Table
+    rows: NDArray[np.int64]
+    student_rows: NDArray[np.int64]
+    student_starts: NDArray[np.int64]
+    alignment: AlignedRows | None
+    teacher_logprobs: FloatArray
+    student_logprobs: FloatArray
+    teacher_ranks: FloatArray
+    student_ranks: FloatArray
+    teacher_top: NDArray[np.int32]
+    student_top: NDArray[np.int32]
+    is_beyond_vocabulary: NDArray[np.bool_]
+    limits: Limits
+    teacher: _Scores
+    student: _Scores
+
+    @property
+    def conversations(self) -> NDArray[np.int64]:
+        """Index of the conversation of every compared token."""
+        return np.searchsorted(self.starts, self.rows, side="right") - 1
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """Position of every compared token in its conversation."""
+        positions: NDArray[np.int64] = self.rows - self.starts[self.conversations]
+        return positions
+
+    @property
+    def student_positions(self) -> NDArray[np.int64]:
+        """Position of every compared token in the student's conversation."""
+        positions: NDArray[np.int64] = self.student_rows - self.student_starts[self.conversations]
+        return positions
+
+    def topk(self) -> tuple[TopK, TopK]:
+        """The lists of teacher and student as matrices."""
+        return self.teacher.topk(), self.student.topk()
+
+
+class _Scores(NamedTuple):
+    """Score columns of one side for some rows."""
+
+    logprobs: FloatArray
+    ranks: FloatArray
+    ids: NDArray[np.int32]
+    entries: NDArray[np.float32]
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+    def lists(self, vocab_size: int) -> Lists:
+        from tokscore.analytics.divergence.topk import Lists
+
+        return Lists(
+            self.ids,
+            self.entries.astype(np.float64),
+            self.starts,
+            self.lengths,
+            self.logprobs,
+            ULPS * UNITS[np.dtype(np.float32)],
+            vocab_size,
+        )
+
+    def topk(self) -> TopK:
+        is_there = np.arange(self.lengths.max(initial=0)) < self.lengths[:, None]
+        places = (self.starts[:, None] + np.arange(is_there.shape[1]))[is_there]
+        ids = np.full(is_there.shape, PADDING, np.int32)
+        logprobs = np.zeros(is_there.shape, np.float32)
+        ids[is_there], logprobs[is_there] = self.ids[places], self.entries[places]
+        return TopK(ids, logprobs, self.logprobs)
+
+    def top(self) -> NDArray[np.int32]:
+        if not len(self.ids):
+            return np.full(len(self.starts), -1, np.int32)
+        first = self.ids[np.minimum(self.starts, len(self.ids) - 1)]
+        return np.where(self.lengths > 0, first, -1).astype(np.int32)
+
+    def has_from(self, smallest: int) -> NDArray[np.bool_]:
+        """Whether a list has an id of at least `smallest`."""
+        n_before = np.concatenate([[0], np.cumsum(self.ids >= smallest)])
+        has: NDArray[np.bool_] = n_before[self.starts + self.lengths] > n_before[self.starts]
+        return has
+
+
+class Comparison:
+    """Streams over the conversations of two score datasets; `pairing` holds the counts afterwards.
+
+    Attributes:
+        pairing: What is in both datasets, what in one only, and what was skipped.
+        is_self: The manifests prove the same plan and the same model.
+    """
+
+    def __init__(
+        self,
+        teacher: Path,
+        student: Path,
+        *,
+        alphas: Sequence[float] = (0.5,),
+        columns: Sequence[str] = ("role",),
+        on_error: OnError = OnError.FAIL,
+        align: Align = Align.TOKENS,
+    ) -> None:
+        """Open both datasets.
+
+        Args:
+            teacher: A score dataset.
+            student: A score dataset of the same conversations.
+            alphas: Weights of the teacher in the mixtures.
+            columns: Token columns to carry along.
+            on_error: What one bad conversation does.
+            align: Whether all tokens are compared, and must be equal, or only the content that is.
+
+        Raises:
+            UsageError: An alpha is not between 0 and 1.
+            InputError: No whole score datasets, or they cannot be compared.
+        """
+        for alpha in alphas:
+            check_alpha(alpha)
+        self._alphas = [float(alpha) for alpha in alphas]
+        self._columns = list(dict.fromkeys(["token_id", *columns]))
+        self._teacher = Dataset(teacher, kind=DatasetKind.SCORES)
+        self._student = Dataset(student, kind=DatasetKind.SCORES)
+        for dataset in (self._teacher, self._student):
+            check_tables(dataset)
+        self.pairing = Pairing(
+            self._teacher,
+            self._student,
+            teacher_columns=[*SCORE_COLUMNS, *columns],
+            student_columns=SCORE_COLUMNS,
+            on_error=on_error,
+            align=align,
+        )
+        self._aligner = ContentAligner(vocabulary_bytes(self._teacher)) if align is Align.CONTENT else None
+        self._vocab_sizes = (scored_vocab_size(self._teacher), scored_vocab_size(self._student))
+        self.is_self = _is_same_run(self._teacher, self._student)
+
+    def __iter__(self) -> Iterator[ComparedBatch]:
+        """Every shared conversation."""
+        return self.map(lambda batch: batch)
+
+    def map(self, function: Callable[[ComparedBatch], T]) -> Iterator[T]:
+        """What a function makes of every batch, in the teacher's order, on all cores.
+
+        Raises:
+            InputError: A conversation is bad and errors are not skipped, or no conversation is shared.
+        """
+        n_threads = os.cpu_count() or 1
+        waiting: deque[Future[tuple[T, list[tuple[Place, str]]]]] = deque()
+
+        def finish() -> T:
+            made, bad = waiting.popleft().result()
+            for place, reason in bad:
+                self.pairing.refuse(place, reason)
+            return made
+
+        with ThreadPoolExecutor(n_threads) as pool:
+            for batch in self.pairing.batches(BATCH_TOKENS):
+                waiting.append(pool.submit(self._compare_then, batch, function))
+                if len(waiting) > n_threads:
+                    yield finish()
+            while waiting:
+                yield finish()
+        self.pairing.check_some_compared()
+
+    def _compare_then(
+        self, batch: PairBatch, function: Callable[[ComparedBatch], T]
+    ) -> tuple[T, list[tuple[Place, str]]]:
+        bad: list[tuple[Place, str]] = []
+        while True:
+            compared, faulty = self._compare(batch)
+            if not faulty:
+                return function(compared), bad
+            bad += [(batch.places[conversation], reason) for conversation, reason in faulty.items()]
+            batch = batch.without(list(faulty))
+
+    def _compare(self, batch: PairBatch) -> tuple[ComparedBatch, dict[int, str]]:
+        """The batch, and what is wrong with conversations by their index."""
+        from tokscore.analytics.divergence.kernel import COLUMNS_PER_ALPHA, FIRST_ALPHA, limits_of_tokens
+
+        rows, student_rows, alignment = self._rows(batch)
+        token_ids = np.ascontiguousarray(batch.teacher["token_id"].to_numpy()[rows])
+        teacher = _scores(batch.teacher, rows, batch, batch.starts, self._teacher)
+        student = _scores(batch.student, student_rows, batch, batch.student_starts, self._student)
+        columns = np.zeros((len(rows), FIRST_ALPHA + COLUMNS_PER_ALPHA * len(self._alphas)))
+        faults = np.zeros((len(rows), 4))
+        limits_of_tokens(
+            teacher.lists(self._vocab_sizes[0]),
+            student.lists(self._vocab_sizes[1]),
+            token_ids,
+            np.array(self._alphas),
+            columns,
+            faults,
+        )
+        if self.is_self:
+            _clear_upper(columns, _equal_rows(teacher, student))
+        compared = ComparedBatch(
+            batch.places,
+            batch.starts,
+            batch.teacher.select(self._columns),
+            rows,
+            student_rows,
+            batch.student_starts,
+            alignment,
+            teacher.logprobs,
+            student.logprobs,
+            teacher.ranks,
+            student.ranks,
+            teacher.top(),
+            student.top(),
+            self._beyond_vocabulary(token_ids, teacher, student),
+            Limits(columns, self._alphas),
+            teacher,
+            student,
+        )
+        return compared, self._faulty(compared, faults)
+
+    def _rows(self, batch: PairBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], AlignedRows | None]:
+        """Rows of the teacher and of the student that are compared, and how they were found."""
+        is_scored = [pc.is_valid(table["logprob"]).to_numpy() for table in (batch.teacher, batch.student)]
+        if self._aligner is None:
+            rows = np.flatnonzero(is_scored[0] & is_scored[1])
+            return rows, rows, None
+        found = self._aligner.align(batch.teacher, batch.starts, batch.student, batch.student_starts)
+        both = is_scored[0][found.teacher] & is_scored[1][found.student]
+        return found.teacher[both], found.student[both], found
+
+    def _faulty(self, compared: ComparedBatch, faults: FloatArray) -> dict[int, str]:
+        found: dict[int, str] = {}
+        faulty = np.flatnonzero(faults[:, 0])
+        if not len(faulty):
+            return found
+        positions = {"teacher": compared.positions, "student": compared.student_positions}
+        conversations = compared.conversations
+        for index in faulty:
+            conversation = int(conversations[index])
+            if conversation not in found:
+                side = fault_side(faults[index])
+                root = (self._teacher if side == "teacher" else self._student).root
+                name = conversation_name(*compared.places[conversation].key)
+                position = positions[side][index]
+                found[conversation] = f"{root}: {name}, position {position}: {fault_reason(faults[index])}"
+        return found
+
+    def _beyond_vocabulary(
+        self, token_ids: NDArray[np.int32], teacher: _Scores, student: _Scores
+    ) -> NDArray[np.bool_]:
+        smaller = min(self._vocab_sizes)
+        beyond: NDArray[np.bool_] = token_ids >= smaller
+        if self._vocab_sizes[0] == self._vocab_sizes[1]:
+            return beyond
+        return beyond | teacher.has_from(smaller) | student.has_from(smaller)
+
+
+def scored_vocab_size(dataset: Dataset) -> int:
+    """Width of the logits of the model that scored a dataset.
+
+    Raises:
+        InputError: Its manifest names none.
+    """
+    model = dataset.manifest.model
+    if model is None:
+        raise InputError(
+            f"{dataset.root} does not say which model scored it; expected a model in its manifest."
+        )
+    return model.vocab_size
+
+
+def _is_same_run(teacher: Dataset, student: Dataset) -> bool:
+    mine, theirs = teacher.manifest, student.manifest
+    return (
+        mine.plan_hash == theirs.plan_hash
+        and mine.model is not None
+        and mine.model.sha256 is not None
+        and mine.model == theirs.model
+    )
+
+
+def _equal_rows(teacher: _Scores, student: _Scores) -> NDArray[np.bool_]:
+    """Where both runs stored the same bits; the same model on other hardware need not."""
+    equal: NDArray[np.bool_] = (teacher.logprobs == student.logprobs) & (teacher.lengths == student.lengths)
+    if not np.array_equal(teacher.starts, student.starts) or len(teacher.ids) != len(student.ids):
+        return np.zeros_like(equal)
+    differs = (teacher.ids != student.ids) | (teacher.entries != student.entries)
+    n_before = np.concatenate([[0], np.cumsum(differs)])
+    equal &= n_before[teacher.starts + teacher.lengths] == n_before[teacher.starts]
+    return equal
+
+
+def _clear_upper(columns: FloatArray, is_zero: NDArray[np.bool_]) -> None:
+    """Set the upper limits of divergences to 0; entropies keep theirs."""
+    from tokscore.analytics.divergence.kernel import FIRST_ALPHA
+
+    upper = [1, 3, 5, *range(FIRST_ALPHA + 1, columns.shape[1], 2)]
+    columns[np.ix_(is_zero, upper)] = 0.0
+
+
+def _scores(
+    table: pa.Table, rows: NDArray[np.int64], batch: PairBatch, starts: NDArray[np.int64], dataset: Dataset
+) -> _Scores:
+    ids, entries = (table[name].combine_chunks() for name in ("top_ids", "top_logprobs"))
+    lengths, other = (pc.list_value_length(column).fill_null(0).to_numpy() for column in (ids, entries))
+    if not np.array_equal(lengths, other):
+        row = int(np.flatnonzero(lengths != other)[0])
+        conversation = int(np.searchsorted(starts, row, side="right")) - 1
+        name = conversation_name(*batch.places[conversation].key)
+        raise InputError(
+            f"{dataset.root}: {name}, position {row - starts[conversation]}: top_ids has {lengths[row]} "
+            f"entries and top_logprobs {other[row]}; expected one logprob per id. Score it again."
+        )
+    # `flatten` leaves out what nulls hide, so that lengths say where every list starts.
+    firsts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[:-1]
+    return _Scores(
+        np.ascontiguousarray(table["logprob"].to_numpy()[rows], np.float64),
+        table["rank"].to_numpy()[rows].astype(np.float64),
+        ids.flatten().to_numpy(),
+        entries.flatten().to_numpy(),
+        firsts[rows],
+        lengths[rows].astype(np.int64),
+    )

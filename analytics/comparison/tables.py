@@ -1,0 +1,150 @@
+"""Parquet tables of a comparison: a row per token, and a row per group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tokscore.analytics.comparison.compare import ComparedBatch
+from tokscore.analytics.comparison.measures import interval_names, meaning
+from tokscore.analytics.groups.grouping import Grouping
+from tokscore.dataset.errors import UsageError
+from tokscore.dataset.schema import TOKENS
+from tokscore.dataset.writing import temporary_name
+
+TOKENS_NAME, GROUPS_NAME = "tokens.parquet", "groups.parquet"
+
+
+def _field(
+    name: str, dtype: pa.DataType, description: str, unit: str = "", *, nullable: bool = False
+) -> pa.Field:
+    metadata = {"description": description} | ({"unit": unit} if unit else {})
+    return pa.field(name, dtype, nullable=nullable, metadata=metadata)
+
+
+def token_schema(by: Grouping, alphas: Sequence[float], *, is_aligned: bool = False) -> pa.Schema:
+    """The columns of `token_table`: whose token it is, the columns of `by`, and every measure.
+
+    Where only the content is compared (`is_aligned`), `position` is the teacher's.
+    """
+    names = dict.fromkeys(["conversation_id", "branch", "position", "token_id", *by.token_columns])
+    float64, int32 = pa.float64(), pa.int32()
+    fields = [
+        *(TOKENS.field(name) for name in names),
+        _field("teacher_logprob", float64, "Teacher's logprob of the token.", "nats"),
+        _field("student_logprob", float64, "Student's.", "nats"),
+        _field("log_ratio", float64, "Teacher's less student's logprob.", "nats"),
+        _field("delta_p", float64, "Teacher's less student's probability.", "probability"),
+        _field("teacher_rank", int32, "Teacher's rank of the token; null where it has none.", nullable=True),
+        _field("student_rank", int32, "Student's.", nullable=True),
+        _field("teacher_top_id", int32, "The teacher's most likely id; -1 without a list."),
+        _field("student_top_id", int32, "The student's."),
+        _field("unresolved_teacher", float64, "Teacher mass on ids not known on both sides.", "probability"),
+        _field("unresolved_student", float64, "Student mass on them.", "probability"),
+    ]
+    for name in interval_names(alphas):
+        what, unit = meaning(name)
+        fields.append(_field(f"{name}_lower", float64, f"{what}: lower limit.", unit))
+        fields.append(
+            _field(f"{name}_upper", float64, "Upper limit; null where there is none.", unit, nullable=True)
+        )
+    if is_aligned:
+        fields.append(
+            _field("student_position", int32, "Where the student's token is; with --align content.")
+        )
+    return pa.schema(fields)
+
+
+def token_table(batch: ComparedBatch, by: Grouping) -> pa.Table:
+    """A row for each compared token, schema `token_schema`."""
+    rows, conversations = batch.rows, batch.conversations
+    keys = [place.key for place in batch.places]
+    columns: dict[str, Any] = {
+        "conversation_id": pa.array([key[0] for key in keys], pa.string()).take(pa.array(conversations)),
+        "branch": pa.array(np.array([key[1] for key in keys], np.int32)[conversations]),
+        "position": pa.array(batch.positions.astype(np.int32)),
+    }
+    if batch.alignment is not None:
+        columns["student_position"] = batch.student_positions.astype(np.int32)
+    for name in dict.fromkeys(["token_id", *by.token_columns]):
+        if name not in columns:
+            column = batch.attribution[name].take(pa.array(rows))
+            is_coded = pa.types.is_dictionary(column.type)
+            columns[name] = column.cast(column.type.value_type) if is_coded else column
+    columns |= {
+        "teacher_logprob": batch.teacher_logprobs,
+        "student_logprob": batch.student_logprobs,
+        "log_ratio": batch.teacher_logprobs - batch.student_logprobs,
+        "delta_p": np.exp(batch.teacher_logprobs) - np.exp(batch.student_logprobs),
+        "teacher_rank": pa.array(batch.teacher_ranks, from_pandas=True).cast(pa.int32()),
+        "student_rank": pa.array(batch.student_ranks, from_pandas=True).cast(pa.int32()),
+        "teacher_top_id": batch.teacher_top,
+        "student_top_id": batch.student_top,
+        "unresolved_teacher": batch.limits.unresolved_teacher,
+        "unresolved_student": batch.limits.unresolved_student,
+    }
+    limits = np.delete(batch.limits.columns, (10, 11), axis=1)
+    for index, name in enumerate(interval_names(batch.limits.alphas)):
+        upper = limits[:, 2 * index + 1]
+        columns[f"{name}_lower"] = np.ascontiguousarray(limits[:, 2 * index])
+        columns[f"{name}_upper"] = pa.array(upper, mask=np.isinf(upper))
+    schema = token_schema(by, batch.limits.alphas, is_aligned=batch.alignment is not None)
+    return pa.table(columns, schema=schema)
+
+
+class TokenTable:
+    """Writes the rows of tokens aside, and renames the file when it is whole; nothing without a folder."""
+
+    def __init__(self, folder: Path | None) -> None:
+        """Open the table.
+
+        Raises:
+            UsageError: `folder` is a file, or holds something.
+        """
+        self._path = None if folder is None else folder / TOKENS_NAME
+        self._writer: pq.ParquetWriter | None = None
+        if folder is None:
+            return
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UsageError(f"{folder} is not empty; expected a new directory. Choose another with -o.")
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def write(self, table: pa.Table | None) -> None:
+        """Append rows."""
+        if table is None or self._path is None:
+            return
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(
+                temporary_name(self._path), table.schema, compression="zstd", compression_level=3
+            )
+        self._writer.write_table(table)
+
+    def finish(self) -> None:
+        """Make the file visible."""
+        if self._writer is not None and self._path is not None:
+            self._writer.close()
+            self._writer = None
+            temporary_name(self._path).replace(self._path)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._writer is not None and self._path is not None:
+            self._writer.close()
+            temporary_name(self._path).unlink(missing_ok=True)
+
+
+def write_groups(folder: Path, table: pa.Table) -> None:
+    """Write what `group_table` made."""
+    path = folder / GROUPS_NAME
+    pq.write_table(table, temporary_name(path), compression="zstd", compression_level=3)
+    temporary_name(path).replace(path)

@@ -1,0 +1,175 @@
+"""What two models say about the same tokens: their most likely ids, and faults in them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokscore.dataset.errors import InputError
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.integer]
+LogprobArray = NDArray[np.float32] | NDArray[np.float64]
+
+# A stored logprob x is known within ULPS * unit * max(1, |x|), unit being half the spacing of its
+# dtype at 1. Rounding costs one such unit; the rest is for the last operations of an engine.
+ULPS = 4
+UNITS = {np.dtype(np.float32): 2.0**-24, np.dtype(np.float64): 2.0**-53}
+
+# Engines return a certain token's logprob as a few 1e-7 above 0, and sums as much above 1.
+MAX_LOGPROB = 1e-5
+MAX_EXCESS = 1e-3
+
+PADDING = -1  # the id of an entry that is not there
+SIDES = ("teacher", "student")
+
+
+class TokenError(InputError):
+    """A token whose logprobs cannot be used.
+
+    Attributes:
+        side: "teacher" or "student".
+        token: Its row in the arrays.
+        reason: What was found and what was expected.
+    """
+
+    def __init__(self, side: str, token: int, reason: str) -> None:
+        self.side = side
+        self.token = token
+        self.reason = reason
+        super().__init__(side, token, reason)
+
+    def __str__(self) -> str:
+        return f"{self.side}, token {self.token}: {self.reason}"
+
+
+class TopK(NamedTuple):
+    """What one model says about each token.
+
+    Attributes:
+        ids: The most likely ids, shape [tokens, k], each at most once a row; -1 where a list is shorter.
+        logprobs: Their logprobs, float32 or float64, same shape, in any order.
+        realised: Logprob of the token that is there, shape [tokens], or None. Needs `token_ids`.
+        vocab_size: Number of ids the model gives a probability to. It certifies that nothing is
+            left out, where the lists hold all of them.
+    """
+
+    ids: IntArray
+    logprobs: LogprobArray
+    realised: LogprobArray | None = None
+    vocab_size: int | None = None
+
+    def rows(self, start: int, stop: int) -> TopK:
+        """The tokens [start, stop)."""
+        realised = None if self.realised is None else self.realised[start:stop]
+        return TopK(self.ids[start:stop], self.logprobs[start:stop], realised, self.vocab_size)
+
+
+def lists_of(topk: TopK, side: str, token_ids: NDArray[np.int32] | None) -> Lists:
+    """The lists as the compiled functions take them.
+
+    Args:
+        topk: Of one model.
+        side: "teacher" or "student", for messages.
+        token_ids: Checked; None where `topk.realised` is not to count.
+
+    Raises:
+        InputError: Shapes or dtypes do not fit.
+    """
+    ids = checked_ids(topk.ids, side)
+    if ids.ndim != 2 or ids.shape != topk.logprobs.shape:
+        raise InputError(
+            f"{side} ids have shape {ids.shape}, logprobs {topk.logprobs.shape}; expected [tokens, k] twice."
+        )
+    unit, realised = _unit(topk.logprobs, side), np.empty(0)
+    if topk.realised is not None and token_ids is not None:
+        if not len(token_ids) == len(topk.realised) == len(ids):
+            raise InputError(
+                f"{side} has {len(ids)} lists, {len(topk.realised)} realised logprobs and "
+                f"{len(token_ids)} token ids; expected as many of each."
+            )
+        unit = max(unit, _unit(topk.realised, side))
+        realised = np.ascontiguousarray(topk.realised, np.float64)
+    n_tokens, width = ids.shape
+    return Lists(
+        ids.ravel(),
+        np.ascontiguousarray(topk.logprobs, np.float64).ravel(),
+        np.arange(n_tokens, dtype=np.int64) * width,
+        np.full(n_tokens, width, np.int64),
+        realised,
+        ULPS * unit,
+        -1 if topk.vocab_size is None else int(topk.vocab_size),
+    )
+
+
+def checked_ids(ids: IntArray, side: str) -> NDArray[np.int32]:
+    """Token ids as int32: whole numbers, -1 for padding.
+
+    Raises:
+        InputError: They are none.
+    """
+    array = np.asarray(ids)
+    if array.dtype.kind not in "iu":
+        raise InputError(f"{side} ids are {array.dtype}; expected whole numbers.")
+    if array.size and not -1 <= int(array.min()) <= int(array.max()) < 2**31:
+        raise InputError(
+            f"{side} ids reach from {array.min()} to {array.max()}; expected 0 to {2**31 - 1}, or -1 to pad."
+        )
+    return np.ascontiguousarray(array, np.int32)
+
+
+def _unit(logprobs: LogprobArray, side: str) -> float:
+    if logprobs.dtype not in UNITS:
+        raise InputError(f"{side} logprobs are {logprobs.dtype}; expected float32 or float64.")
+    return UNITS[logprobs.dtype]
+
+
+def fault_side(fault: FloatArray) -> str:
+    """Whose lists a fault is in."""
+    return SIDES[int(fault[1])]
+
+
+def fault_reason(fault: FloatArray) -> str:
+    """What a row of faults from `bounds.limits_of_tokens` found, and what was expected."""
+    kind, _, token_id, value = fault.tolist()
+    if kind == FAULT_LOGPROB:
+        return f"the logprob of id {token_id:.0f} is {value:g}; expected a finite number of at most 0."
+    if kind == FAULT_SUM:
+        return (
+            f"the listed probabilities sum to {value:.6g}; expected at most 1, or 1 where all are listed. "
+            "Were they rounded to half precision?"
+        )
+    return f"id {token_id:.0f} is listed twice; expected every id at most once."
+
+
+FAULT_LOGPROB, FAULT_TWICE, FAULT_SUM = 1.0, 2.0, 3.0
+
+
+class Lists(NamedTuple):
+    """The top-k lists of one model, token after token.
+
+    Attributes:
+        ids: All ids, int32 of shape [entries]; negative ones are left out.
+        logprobs: Theirs, float64.
+        starts: First entry of each token, int64 of shape [tokens].
+        lengths: Entries of each token, int64.
+        realised: Logprob of the token that is there, float64 of shape [tokens], or [0] where it is not given.
+        unit: Rounding of a stored logprob x is within unit * max(1, |x|).
+        vocab_size: Number of ids of the model, -1 where it is not known.
+    """
+
+    ids: NDArray[np.int32]
+    logprobs: FloatArray
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    realised: FloatArray
+    unit: float
+    vocab_size: int
+
+    def rows(self, rows: slice) -> Lists:
+        """The lists of some of the tokens."""
+        return self._replace(
+            starts=self.starts[rows], lengths=self.lengths[rows], realised=self.realised[rows]
+        )

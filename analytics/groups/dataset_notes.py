@@ -1,0 +1,157 @@
+"""Counts of a finished dataset, from its small tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import polars as pl
+import pyarrow.parquet as pq
+
+from tokscore.dataset.reading import Dataset
+from tokscore.dataset.tokens import NO_MESSAGE
+
+NO_MESSAGE_LABEL = "(no message)"
+
+
+class RoleCounts(NamedTuple):
+    """Tokens of all messages of one role.
+
+    Attributes:
+        role: The role, or `(no message)` for tokens of the template alone.
+        n_messages: Messages of that role, those without tokens included.
+        n_tokens: Their tokens.
+        mean_tokens: Tokens a message, None without messages.
+        max_tokens: Longest message, None without messages.
+        n_sampled: Generated tokens, of the messages where that can be told.
+        n_unknown: Messages where it cannot.
+        n_content: Tokens with some character of a message body.
+        n_control_tokens: Control tokens that came from content.
+    """
+
+    role: str
+    n_messages: int
+    n_tokens: int
+    mean_tokens: float | None
+    max_tokens: int | None
+    n_sampled: int
+    n_unknown: int
+    n_content: int
+    n_control_tokens: int
+
+
+class MessageCounts(NamedTuple):
+    """Tokens of one message.
+
+    Attributes:
+        conversation_id: Its conversation.
+        branch: Of the conversation, 0 for one without branches.
+        message_index: Its place there.
+        role: Its role.
+        n_tokens: Its tokens.
+        n_sampled: Generated tokens, None where that cannot be told.
+        n_content: Tokens with some character of its body.
+        n_dropped_characters: Characters of its body that the template left out.
+        n_control_tokens: Control tokens that came from its content.
+        flags: What else a reader should know.
+    """
+
+    conversation_id: str
+    branch: int
+    message_index: int
+    role: str
+    n_tokens: int
+    n_sampled: int | None
+    n_content: int
+    n_dropped_characters: int
+    n_control_tokens: int
+    flags: tuple[str, ...]
+
+
+def role_counts(dataset: Dataset) -> list[RoleCounts]:
+    """One entry per role in the order of first appearance, then tokens of no message."""
+    messages = (
+        pl.scan_parquet(dataset.files("messages"))
+        .group_by("role", maintain_order=True)
+        .agg(
+            n_messages=pl.len(),
+            n_tokens=pl.col("n_tokens").sum(),
+            mean_tokens=pl.col("n_tokens").mean(),
+            max_tokens=pl.col("n_tokens").max(),
+            n_sampled=pl.col("n_sampled").sum(),
+            n_unknown=pl.col("n_sampled").is_null().sum(),
+            n_content=pl.col("n_content").sum(),
+            n_control_tokens=pl.col("n_control_tokens").sum(),
+        )
+        .collect()
+    )
+    length = (pl.col("stop") - pl.col("start")).cast(pl.Int64)
+    template = (
+        pl.scan_parquet(dataset.files("spans"))
+        .filter(pl.col("message_index") == NO_MESSAGE)
+        .select(
+            n_tokens=length.sum(),
+            n_sampled=length.filter(pl.col("is_sampled")).sum(),
+            n_content=length.filter(pl.col("is_content")).sum(),
+        )
+        .collect()
+    )
+    counts = [RoleCounts(**row) for row in messages.iter_rows(named=True)]
+    n_tokens, n_sampled, n_content = template.row(0)
+    return [*counts, RoleCounts(NO_MESSAGE_LABEL, 0, n_tokens, None, None, n_sampled, 0, n_content, 0)]
+
+
+def message_counts_of(dataset: Dataset) -> Iterator[MessageCounts]:
+    """One entry per message, in input order."""
+    columns = list(MessageCounts._fields)
+    for path in dataset.files("messages"):
+        for batch in pq.ParquetFile(path).iter_batches(columns=columns):
+            for row in batch.to_pylist():
+                yield MessageCounts(**{**row, "flags": tuple(row["flags"])})
+
+
+def status_counts(dataset: Dataset) -> dict[str, int]:
+    """Conversations (or branches) of each status but ok, in the order of their names."""
+    frame = (
+        pl.scan_parquet(dataset.files("conversations"))
+        .select(pl.col("status").str.split(",").explode())
+        .filter(pl.col("status") != "ok")
+        .group_by("status")
+        .len()
+        .sort("status")
+        .collect()
+    )
+    return dict(frame.iter_rows())
+
+
+class ControlTokens(NamedTuple):
+    """Control tokens that came from the content of messages of one role."""
+
+    role: str
+    n_messages: int
+    n_tokens: int
+
+
+def control_tokens(dataset: Dataset) -> list[ControlTokens]:
+    """One entry per role that has any, in the order of first appearance."""
+    frame = (
+        pl.scan_parquet(dataset.files("messages"))
+        .filter(pl.col("n_control_tokens") > 0)
+        .group_by("role", maintain_order=True)
+        .agg(n_messages=pl.len(), n_tokens=pl.col("n_control_tokens").sum())
+        .collect()
+    )
+    return [ControlTokens(**row) for row in frame.iter_rows(named=True)]
+
+
+def flag_counts(dataset: Dataset) -> dict[str, int]:
+    """Number of messages that carry each flag."""
+    frame = (
+        pl.scan_parquet(dataset.files("messages"))
+        .select(pl.col("flags").explode(empty_as_null=False))
+        .group_by("flags")
+        .len()
+        .sort("flags")
+        .collect()
+    )
+    return {flag: n for flag, n in frame.iter_rows() if flag is not None}

@@ -1,0 +1,177 @@
+"""What the tokens of a report can be grouped by: one column or several, joined by commas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tokscore.dataset.errors import UsageError
+
+if TYPE_CHECKING:
+    from tokscore.dataset.reading import Dataset
+
+# The value that tokens of one group share; None for tokens of no message, or where it cannot be told.
+GroupValue = str | int | float | bool | None
+# With several columns, their values in the order of the columns.
+GroupKey = GroupValue | tuple[GroupValue, ...]
+
+METADATA_PREFIX = "metadata."
+
+
+class GroupBy(StrEnum):
+    """Token columns that make groups; `metadata.X` of the conversation does too."""
+
+    ROLE = "role"
+    MESSAGE_INDEX = "message_index"
+    BRANCH = "branch"
+    SOURCE = "source"
+    IS_CONTENT = "is_content"
+    IS_SAMPLED = "is_sampled"
+    POSITION = "position"
+    CONVERSATION_ID = "conversation_id"
+
+
+# What the messages table has too: groups of these are sets of messages.
+MESSAGE_COLUMNS = frozenset({GroupBy.ROLE, GroupBy.MESSAGE_INDEX, GroupBy.BRANCH})
+
+# A group of these is no larger than a conversation or than the number of conversations.
+_NARROW = frozenset({GroupBy.POSITION, GroupBy.CONVERSATION_ID})
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """Columns whose values, taken together, make the groups.
+
+    Attributes:
+        names: As the user gave them, each a member of `GroupBy` or `metadata.X`.
+    """
+
+    names: tuple[str, ...]
+
+    @property
+    def value(self) -> str:
+        """All names, as on the command line."""
+        return ",".join(self.names)
+
+    @property
+    def token_columns(self) -> tuple[str, ...]:
+        """Those that the token table has."""
+        return tuple(name for name in self.names if not name.startswith(METADATA_PREFIX))
+
+    @property
+    def metadata_names(self) -> tuple[str, ...]:
+        """Those that come from the metadata of the conversation."""
+        return tuple(name for name in self.names if name.startswith(METADATA_PREFIX))
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether there are as many groups as positions or conversations."""
+        return not _NARROW.isdisjoint(self.names)
+
+    def key(self, values: Sequence[GroupValue]) -> GroupKey:
+        """The key of the group with these values, one a name."""
+        return values[0] if len(self.names) == 1 else tuple(values)
+
+    def values(self, key: GroupKey) -> tuple[GroupValue, ...]:
+        """The values of a key, one a name."""
+        return key if isinstance(key, tuple) else (key,)
+
+    def absent_metadata(self, keys: Sequence[GroupKey]) -> list[str]:
+        """Names of metadata that no group has a value of."""
+        rows = [self.values(key) for key in keys]
+        return [
+            name
+            for index, name in enumerate(self.names)
+            if name in self.metadata_names and all(row[index] is None for row in rows)
+        ]
+
+    def labels(self, key: GroupKey) -> dict[str, str]:
+        """The values by name, as tables print them."""
+        return {
+            name: value_label(value, name) for name, value in zip(self.names, self.values(key), strict=True)
+        }
+
+
+def parse_group_by(names: str | Sequence[str]) -> Grouping:
+    """The grouping called `names`: one name, several joined by commas, or a list of such.
+
+    Raises:
+        UsageError: One of them is unknown, or given twice.
+    """
+    listed = [names] if isinstance(names, str) else list(names)
+    found = [name.strip() for text in listed for name in text.split(",")]
+    for name in found:
+        is_metadata = name.startswith(METADATA_PREFIX) and len(name) > len(METADATA_PREFIX)
+        if not is_metadata and name not in set(GroupBy):
+            raise UsageError(
+                f"cannot group by {name!r}; expected {', '.join(GroupBy)} or {METADATA_PREFIX}NAME, "
+                "or several joined by commas."
+            )
+    if len(set(found)) < len(found):
+        raise UsageError(f"cannot group by {','.join(found)}; expected every name once.")
+    if not found:
+        raise UsageError(f"cannot group by nothing; expected {', '.join(GroupBy)} or {METADATA_PREFIX}NAME.")
+    return Grouping(tuple(found))
+
+
+def group_label(key: GroupKey, by: Grouping) -> str:
+    """The key as tables print it in one column."""
+    return ", ".join(by.labels(key).values())
+
+
+def value_label(value: GroupValue, name: str) -> str:
+    """One value of a key as tables print it."""
+    if value is None and (name == GroupBy.IS_SAMPLED or name.startswith(METADATA_PREFIX)):
+        return "(unknown)" if name == GroupBy.IS_SAMPLED else "(none)"
+    if value is None or (value == -1 and name == GroupBy.MESSAGE_INDEX):
+        return "(no message)"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def group_order(key: GroupKey) -> list[tuple[bool, float, str]]:
+    """Sorts keys by number or alphabet, column after column, those of no message last."""
+    values = key if isinstance(key, tuple) else (key,)
+    return [
+        (value is None or value == -1, value if isinstance(value, int | float) else 0.0, str(value))
+        for value in values
+    ]
+
+
+def metadata_value(metadata: str | None, name: str) -> GroupValue:
+    """What the metadata of a conversation holds at `metadata.X`.
+
+    Args:
+        metadata: JSON text of the conversations table, or None.
+        name: With its prefix. X is a key, or a path of keys joined by dots. Lists, objects, true and
+            false are given as JSON text, since True is equal to 1.
+    """
+    if metadata is None:
+        return None
+    found: object = msgspec.json.decode(metadata)
+    for step in _steps(found, name.removeprefix(METADATA_PREFIX)):
+        found = found.get(step) if isinstance(found, dict) else None
+    if found is None or (isinstance(found, str | int | float) and not isinstance(found, bool)):
+        return found
+    return msgspec.json.encode(found, order="sorted").decode()
+
+
+def _steps(found: object, path: str) -> Iterator[str]:
+    if isinstance(found, dict) and path in found:
+        yield path
+    else:
+        yield from path.split(".")
+
+
+def message_counts_by(dataset: Dataset, by: Grouping) -> dict[GroupKey, int]:
+    """Number of messages in each group, rendered or not; empty where a group is no set of messages."""
+    import polars as pl
+
+    if not {*by.names} <= MESSAGE_COLUMNS:
+        return {}
+    messages = pl.scan_parquet(dataset.files("messages"))
+    counts = messages.group_by(by.names).agg(pl.len()).collect(engine="streaming")
+    return {by.key(values): n for *values, n in counts.iter_rows()}

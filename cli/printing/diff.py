@@ -1,0 +1,298 @@
+"""The tables that `tokscore diff` prints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tokscore.cli.printing.output_format import Format
+from tokscore.cli.printing.tables import Cell, Column, counted, note, print_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tokscore.analytics import DiffReport, DiffRow, Interval, MismatchReport
+    from tokscore.analytics.comparison.off_policy import OffPolicy
+
+_ALL = "(all)"
+_OFF_POLICY = (
+    Column("mean_abs_log_ratio", "mean |log-ratio|"),
+    Column("p01", "p1"),
+    Column("p50", "p50"),
+    Column("p99", "p99"),
+    Column("effective_sample_size", "ESS"),
+    Column("chi2", "chi2"),
+    Column("outside_0_9_1_1", "outside 0.9-1.1"),
+    Column("outside_0_5_2", "outside 0.5-2"),
+    Column("clipped_low", "below 0.8"),
+    Column("clipped_high", "above 1.2"),
+    Column("sequence_ess", "ESS of sequences"),
+)
+_NOISE = (
+    Column("noise_floor.mean", "noise, mean |log-ratio|", 6),
+    Column("noise_floor.p99", "noise, p99", 6),
+)
+_SHOWN_TEXT = 60
+
+
+_CONFIDENCE = "95 % confidence, from resampling conversations"
+
+
+def print_report(report: DiffReport, form: Format) -> None:
+    """Print a comparison as tables or CSV."""
+    rows = [*zip(_labels(report), report.groups, strict=True), (_all_label(report), report.total)]
+    floor = report.noise_floor
+    # One value, beside the gaps of every group.
+    noise_floor: dict[str, Cell] = {}
+    if floor is not None:
+        noise_floor = {f"noise_floor.{name}": value for name, value in floor._asdict().items()}
+    if form is Format.CSV:
+        # In CSV an upper limit that is not there is empty, and so is what a group does not have.
+        flat = [row.flat() for _, row in rows]
+        keys = list(dict.fromkeys(key for values in flat for key in values))
+        columns = [Column("group", "group"), *(Column(key, key) for key in (*keys, *noise_floor))]
+        names = [", ".join(label.values()) for label, _ in rows]
+        blank: dict[str, Cell] = dict.fromkeys(keys)
+        print_rows(
+            columns,
+            [
+                {"group": name, **blank, **values, **noise_floor}
+                for name, values in zip(names, flat, strict=True)
+            ],
+            form,
+        )
+        return
+    by = [Column(name, name) for name in report.by.names]
+    print_rows(
+        [*by, *_divergence_columns(report)], [{**label, **_divergences(row)} for label, row in rows], form
+    )
+    further = [{**label, **_divergences(row), **_realised(row), **noise_floor} for label, row in rows]
+    print_rows([*by, *_further_columns(report)], further, form, title="Further measures")
+    noise = [] if report.noise_floor is None else _NOISE
+    first, *others = _OFF_POLICY
+    realised = (
+        Column("log_ratio", "logprob T-S"),
+        Column("delta_p", "p T-S"),
+        first,
+        *noise,
+        *others,
+    )
+    print_rows([*by, *realised], further, form, title="Realised tokens")
+    _print_confidence(report, rows)
+    _print_estimates(report, rows)
+    _print_contexts(report)
+    note(
+        "Divergences: mean per token in nats, [lower, upper]; 'unbounded' where the top-k lists set no upper "
+        "limit. Ratios are teacher / student of realised tokens."
+    )
+    if floor is not None:
+        note(
+            f"noise floor of the engine: log-ratios of {floor.mean:.2g} on average, {floor.p99:.2g} at the "
+            f"99th percentile, {floor.max:.2g} at most are no difference."
+        )
+
+
+def note_confidence(report: DiffReport) -> None:
+    """Say where confidence limits are missing, and how far they can be trusted."""
+    if report.why_unconfident is not None:
+        note(f"Only all tokens together have confidence limits: {report.why_unconfident}.")
+    limits = [each for row in report.rows() for each in row.confidence]
+    if any(each.is_rough and (each.lower, each.upper) != (None, None) for each in limits):
+        note("Confidence limits are rough where there are fewer than 30 conversations.")
+
+
+def print_mismatch(report: MismatchReport, form: Format) -> None:
+    """Print recorded against scored logprobs as a table or CSV."""
+    by = [Column(name, name) for name in report.by.names]
+    columns = (
+        Column("n_tokens", "tokens"),
+        Column("recorded_logprob", "recorded"),
+        Column("scored_logprob", "scored"),
+        Column("log_ratio", "log-ratio"),
+        *_OFF_POLICY,
+    )
+    rows: list[Mapping[str, object]] = []
+    labels = [report.by.labels(row.group) for row in report.groups]
+    for label, row in zip([*labels, dict.fromkeys(report.by.names, _ALL)], report.rows(), strict=True):
+        rows.append(
+            {
+                **label,
+                "n_tokens": row.n_tokens,
+                "recorded_logprob": row.recorded_logprob,
+                "scored_logprob": row.scored_logprob,
+                "log_ratio": row.log_ratio,
+                **_off_policy(row.off_policy),
+            }
+        )
+    print_rows([*by, *columns], rows, form)
+    note("Ratios are scored / recorded of the tokens that have both logprobs.")
+
+
+def _labels(report: DiffReport) -> list[dict[str, str]]:
+    return [report.by.labels(row.group) for row in report.groups]
+
+
+def _all_label(report: DiffReport) -> dict[str, str]:
+    first, *others = report.by.names
+    return {first: _ALL, **dict.fromkeys(others, "")}
+
+
+def _divergence_columns(report: DiffReport) -> list[Column]:
+    return [
+        Column("n_tokens", "tokens"),
+        Column("teacher_logprob", "logprob T"),
+        Column("student_logprob", "logprob S"),
+        Column("kl_teacher_student", "KL(T||S)"),
+        Column("kl_student_teacher", "KL(S||T)"),
+        *(Column(f"gjs_{alpha:g}", f"GJS {alpha:g}") for alpha in report.alphas),
+        Column("unresolved", "unresolved"),
+        Column("top1_agreement", "top-1 agreement"),
+    ]
+
+
+def _further_columns(report: DiffReport) -> list[Column]:
+    return [
+        *(Column(f"skew_kl_{alpha:g}", f"skew KL {alpha:g}") for alpha in report.alphas),
+        Column("total_variation", "TV"),
+        Column("entropy_teacher", "entropy T"),
+        Column("entropy_student", "entropy S"),
+        Column("rank_t", "rank T", 2),
+        Column("rank_s", "rank S", 2),
+        Column("rank1_t", "rank 1 T"),
+        Column("rank1_s", "rank 1 S"),
+    ]
+
+
+def _divergences(row: DiffRow) -> dict[str, Cell]:
+    return {
+        "n_tokens": row.n_tokens,
+        "teacher_logprob": row.teacher_logprob,
+        "student_logprob": row.student_logprob,
+        "unresolved": row.unresolved,
+        "top1_agreement": row.top1_agreement,
+        **{name: _shown(interval) for name, interval in row.intervals().items()},
+    }
+
+
+def _shown(interval: Interval) -> str:
+    return shown_limits(interval.lower, interval.upper)
+
+
+def shown_limits(lower: float | None, upper: float | None) -> str:
+    """An interval; without a lower limit there is none at all."""
+    if lower is None:
+        return "-"
+    return f"[{lower:.4f}, {'unbounded' if upper is None else f'{upper:.4f}'}]"
+
+
+def _realised(row: DiffRow) -> dict[str, Cell]:
+    return {
+        "log_ratio": row.log_ratio,
+        "delta_p": row.delta_p,
+        "rank_t": row.teacher_rank.mean,
+        "rank_s": row.student_rank.mean,
+        "rank1_t": row.teacher_rank.rank1_share,
+        "rank1_s": row.student_rank.rank1_share,
+        **_off_policy(row.off_policy),
+    }
+
+
+def _off_policy(numbers: OffPolicy) -> dict[str, Cell]:
+    return {
+        "mean_abs_log_ratio": numbers.mean_abs_log_ratio,
+        "p01": numbers.log_ratio.p01,
+        "p50": numbers.log_ratio.p50,
+        "p99": numbers.log_ratio.p99,
+        "effective_sample_size": numbers.effective_sample_size,
+        "chi2": numbers.chi2,
+        "outside_0_9_1_1": numbers.outside_0_9_1_1,
+        "outside_0_5_2": numbers.outside_0_5_2,
+        "clipped_low": numbers.clipped_low,
+        "clipped_high": numbers.clipped_high,
+        "sequence_ess": numbers.sequence_effective_sample_size,
+    }
+
+
+def _print_confidence(report: DiffReport, rows: Sequence[tuple[dict[str, str], DiffRow]]) -> None:
+    gjs = f"gjs_{report.alpha:g}"
+    shown: list[dict[str, Cell]] = []
+    for label, row in rows:
+        found = {each.name: each for each in row.confidence}
+        if gjs not in found or found[gjs].lower is None:
+            continue
+        line: dict[str, Cell] = {**label, "n_conversations": found[gjs].n_conversations}
+        for name in ("log_ratio", gjs):
+            low, high = found[name].lower, found[name].upper
+            line[name] = shown_limits(low, high)
+        line["adjusted_p"] = found["log_ratio"].adjusted_p_value
+        shown.append(line)
+    if not shown:
+        return
+    columns = (
+        *(Column(name, name) for name in report.by.names),
+        Column("n_conversations", "conversations"),
+        Column("log_ratio", "logprob T-S"),
+        Column("adjusted_p", "adjusted p"),
+        Column(gjs, f"GJS {report.alpha:g}"),
+    )
+    print_rows(columns, shown, Format.TABLE, title=_CONFIDENCE)
+
+
+def _print_estimates(report: DiffReport, rows: Sequence[tuple[dict[str, str], DiffRow]]) -> None:
+    if report.total.estimate is None:
+        return
+    columns = (
+        *(Column(name, name) for name in report.by.names),
+        Column("n_tokens", "sampled tokens"),
+        Column("k1", "k1"),
+        Column("k3", "k3"),
+        Column("topk", "top-k, Rao-Blackwell"),
+        *(Column(f"{name}_limits", f"{name}, 95 %") for name in ("k1", "k3", "topk")),
+    )
+    shown: list[dict[str, Cell]] = []
+    for label, row in rows:
+        if row.estimate is None:
+            continue
+        found = {each.name: shown_limits(each.lower, each.upper) for each in row.confidence}
+        limits = {f"{name}_limits": found.get(f"estimate_{name}", "-") for name in ("k1", "k3", "topk")}
+        shown.append({**label, **row.estimate._asdict(), **limits})
+    estimate = report.total.estimate
+    print_rows(
+        columns,
+        shown,
+        Format.TABLE,
+        title=f"Unbiased estimates of {estimate.direction}, if the {estimate.sampler} sampled these tokens",
+    )
+    k1 = {each.name: each for each in report.total.confidence}.get("estimate_k1")
+    if k1 is not None and k1.upper is not None and k1.upper < 0:
+        note(
+            f"warning: k1 is below 0 by more than chance, which no KL is: the {estimate.sampler} did not "
+            "sample these tokens, or not at temperature 1, or with top-k or top-p."
+        )
+    if not estimate.n_tokens:
+        note("warning: no compared token is known to be sampled (is_sampled), so that there is no estimate.")
+
+
+def _print_contexts(report: DiffReport) -> None:
+    if not report.contexts:
+        return
+    columns = (
+        Column("place", "conversation, position"),
+        Column("gjs", f"GJS {report.alpha:g}"),
+        Column("before", "before"),
+        Column("token", "token"),
+        Column("teacher_top", "teacher's choice"),
+        Column("student_top", "student's choice"),
+    )
+    shown = [
+        {
+            "place": f"{each.conversation_id}{f'/{each.branch}' if each.branch else ''}, {each.position}",
+            "gjs": f"[{each.lower:.4f}, {each.upper:.4f}]",
+            "before": repr(each.before[-_SHOWN_TEXT:])[1:-1],
+            "token": repr(each.token)[1:-1],
+            "teacher_top": "-" if each.teacher_top is None else repr(each.teacher_top)[1:-1],
+            "student_top": "-" if each.student_top is None else repr(each.student_top)[1:-1],
+        }
+        for each in report.contexts
+    ]
+    title = f"{counted(len(shown), 'token')} where the models differ most"
+    print_rows(columns, shown, Format.TABLE, title=title)

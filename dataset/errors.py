@@ -1,0 +1,111 @@
+"""Failures that a user can act on. Each reaches the terminal as a message without a traceback."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Process exit codes of every command.
+
+    Attributes:
+        DONE: All is done.
+        FAILED: A check did not hold, or something else failed.
+        WRONG_USAGE: Options or arguments that do not exist, or do not go together.
+        BAD_INPUT: An input, model directory or dataset that cannot be used as it is.
+        ENGINE: A scoring engine that is missing, cannot start, or broke.
+        INTERRUPTED: Ctrl-C; finished parts are kept.
+        TERMINATED: SIGTERM; finished parts are kept.
+    """
+
+    DONE = 0
+    FAILED = 1
+    WRONG_USAGE = 2
+    BAD_INPUT = 3
+    ENGINE = 4
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class TokscoreError(Exception):
+    """An expected failure; its text says where, what was found, what was expected and what to do next."""
+
+    exit_code = ExitCode.FAILED
+
+
+class UsageError(TokscoreError):
+    """Options or paths that do not go together."""
+
+    exit_code = ExitCode.WRONG_USAGE
+
+
+class InputError(TokscoreError):
+    """An input file, model directory or dataset that cannot be used as it is."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
+class EngineError(TokscoreError):
+    """A scoring engine that is missing, cannot start, or broke its contract."""
+
+    exit_code = ExitCode.ENGINE
+
+
+class ConversationError(InputError):
+    """One conversation that cannot be used; `--on-error skip` lists it and goes on.
+
+    Attributes:
+        reason: What was found and what was expected, without the place.
+        path: JSON path inside the record, such as `$.messages[2].role`.
+        hint: What the user can do next.
+        source: `file:line` of the record, empty until known.
+    """
+
+    def __init__(self, reason: str, *, path: str = "$", hint: str = "", source: str = "") -> None:
+        self.reason = reason
+        self.path = path
+        self.hint = hint
+        self.source = source
+        super().__init__(reason)
+
+    def at(self, source: str) -> ConversationError:
+        """The same error with its `file:line`."""
+        return ConversationError(self.reason, path=self.path, hint=self.hint, source=source)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.reason, self.path, self.hint, self.source))
+
+    def __str__(self) -> str:
+        place = f"{self.source}: " if self.source else ""
+        where = "" if self.path == "$" else f"{self.path} "
+        hint = f"\n{self.hint}" if self.hint else ""
+        return f"{place}{where}{self.reason}{hint}"
+
+
+class DifferenceError(ConversationError):
+    """A conversation that transformers renders otherwise.
+
+    Attributes:
+        character: First character of the text that differs, None where the texts are equal.
+        token: First token that differs, None where the texts differ already.
+    """
+
+    character: int | None = None
+    token: int | None = None
+
+
+def _rebuild(
+    cls: type[ConversationError], reason: str, path: str, hint: str, source: str
+) -> ConversationError:
+    return cls(reason, path=path, hint=hint, source=source)
+
+
+def counted(n: int, noun: str, plural: str | None = None) -> str:
+    """The number with its noun: 1 message, 2 messages.
+
+    Args:
+        n: How many.
+        noun: Of one.
+        plural: Of several; with an s by default.
+    """
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {plural or noun + 's'}"

@@ -1,0 +1,211 @@
+"""The manifest of a dataset: what it was made from, with what, and in which parts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from tokscore.dataset.errors import InputError
+from tokscore.dataset.schema import SCHEMA_VERSION, DatasetKind
+
+MANIFEST_NAME = "manifest.json"
+
+# JSON scalars only, so that equal settings have equal text.
+Setting = str | int | float | bool | None
+
+
+# The settings of a manifest by name. Tokens have the first ones, scores all.
+SETTINGS: Mapping[str, str] = {
+    "add_generation_prompt": "Whether each conversation ends with the opener of the next answer.",
+    "template_kwargs": "Variables for the template, as JSON.",
+    "template_time": "Time that a template which prints the date took for now; absent where none is printed.",
+    "tools_sha256": "Of the tool definitions for records that carry none; null without.",
+    "input_format": "Format of the input.",
+    "verify": "How much of the rendering was compared with transformers.",
+    "max_tokens": "Most tokens a conversation may have; null without a limit.",
+    "truncate": "What happened to longer ones: error, left or right; null without a limit.",
+    "transformers": "Version of transformers, which runs templates and tokenizers.",
+    "top_k": "Number of most likely ids kept at every position.",
+    "temperature": "What the logits were divided by.",
+    "logprob_mode": "raw: log-softmax of the logits over the temperature, with nothing else done to them.",
+    "dtype": "Type the model computed in.",
+    "score": "Which tokens have scores.",
+    "max_length": "Longer conversations are error rows; null without a limit but the model's own.",
+    "head_dtype": "Type of the logits, as asked.",
+    "quantization": "Method given to vLLM; null without.",
+    "engine_arguments": "What --engine-arg gave vLLM, as JSON.",
+}
+
+
+class InputFile(msgspec.Struct, frozen=True):
+    """One input as it was when the plan was made.
+
+    Attributes:
+        name: Base name; no directory of the machine enters a dataset.
+        size_bytes: Length, of a compressed file the length of what is in it.
+        sha256: Of the same content; for a dataset, of its plan.
+    """
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One unit of work and of resuming.
+
+    Attributes:
+        index: Position in the plan.
+        file: Index of the input it reads.
+        start: First byte it reads (first conversation where the input is a dataset).
+        stop: End, half-open.
+        first_line: 1-based line number at `start`.
+        renamed: Ids given to conversations whose own id was taken, by line number.
+    """
+
+    index: int
+    file: int
+    start: int
+    stop: int
+    first_line: int
+    renamed: dict[str, str] = {}
+
+
+class TokenizerIdentity(msgspec.Struct, frozen=True):
+    """What turns text into ids: equal hashes, equal ids.
+
+    Attributes:
+        name: Base name of the directory, or the hub id.
+        revision: Commit on the hub, where known.
+        sha256: Of the tokenizer's files.
+        template_sha256: Of the chat template.
+        vocab_size: Number of ids, added tokens included.
+    """
+
+    name: str
+    revision: str | None
+    sha256: str
+    template_sha256: str
+    vocab_size: int
+
+
+class ModelIdentity(msgspec.Struct, frozen=True):
+    """What scored the tokens.
+
+    Attributes:
+        name: Base name of the directory, or the hub id.
+        revision: Commit on the hub, where known.
+        sha256: Of configuration and weights; above 8 GiB, of 64 KiB in every 8 MiB of these. Null for made-up
+            weights.
+        vocab_size: Width of the logits.
+        dtype: Type the model computed in.
+        engine: Engine name.
+        engine_version: Versions of the engine's packages.
+    """
+
+    name: str
+    revision: str | None
+    sha256: str | None
+    vocab_size: int
+    dtype: str
+    engine: str
+    engine_version: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """All that two runs must share for their parts to fit together.
+
+    It holds no times and nothing of the machine, so every shard writes the same bytes.
+
+    Attributes:
+        kind: "tokens" or "scores".
+        tokscore_version: What wrote it.
+        settings: Rendering and scoring settings that change numbers.
+        tokenizer: What made the ids.
+        model: What scored them; null in a token dataset.
+        inputs: The files, or the token dataset, in the order of the plan.
+        parts: The plan.
+        schema_version: Of the tables.
+        plan_hash: sha256 of everything else here but `engine_details`; parts with another are refused.
+        engine_details: How the engine that first wrote here scored; no part of the plan, and null until an
+            engine has started.
+    """
+
+    kind: DatasetKind
+    tokscore_version: str
+    settings: dict[str, Setting]
+    tokenizer: TokenizerIdentity
+    model: ModelIdentity | None
+    inputs: list[InputFile]
+    parts: list[Part]
+    schema_version: int = SCHEMA_VERSION
+    plan_hash: str = ""
+    engine_details: dict[str, Setting] | None = None
+
+    def sealed(self) -> Manifest:
+        """This manifest with `plan_hash` set from everything else in it."""
+        planned = msgspec.to_builtins(self)
+        del planned["plan_hash"], planned["engine_details"]
+        digest = hashlib.sha256(msgspec.json.encode(planned, order="deterministic")).hexdigest()
+        return msgspec.structs.replace(self, plan_hash=digest)
+
+    def to_json(self) -> bytes:
+        """Indented JSON, byte-identical for equal manifests."""
+        text = msgspec.json.encode(self, order="deterministic")
+        return msgspec.json.format(text, indent=2) + b"\n"
+
+    def parquet_metadata(self) -> dict[str, str]:
+        """Key-value metadata that makes one Parquet file readable alone."""
+        values: dict[str, Setting] = {
+            "schema_version": self.schema_version,
+            "plan_hash": self.plan_hash,
+            "tokenizer": self.tokenizer.name,
+            "tokenizer_sha256": self.tokenizer.sha256,
+            "template_sha256": self.tokenizer.template_sha256,
+            "vocab_size": self.tokenizer.vocab_size,
+        }
+        if self.model is not None:
+            values |= {
+                "model": self.model.name,
+                "revision": self.model.revision,
+                "vocab_size": self.model.vocab_size,
+                "dtype": self.model.dtype,
+                "engine": self.model.engine,
+                "engine_version": self.model.engine_version,
+                "top_k": self.settings["top_k"],
+                "temperature": self.settings["temperature"],
+                "score": self.settings.get("score"),
+            }
+        if self.engine_details is not None:
+            details = msgspec.json.encode(self.engine_details, order="deterministic")
+            values["engine_details"] = details.decode()
+        return {f"tokscore.{key}": str(value) for key, value in values.items() if value is not None}
+
+
+def read_manifest(root: Path) -> Manifest:
+    """The manifest of the dataset at `root`.
+
+    Raises:
+        InputError: There is none, or it was written by another schema version.
+    """
+    path = root / MANIFEST_NAME
+    if not root.is_dir():
+        found = "is a file" if root.exists() else "does not exist"
+        raise InputError(f"{root} {found}; expected a dataset directory.")
+    if not path.is_file():
+        raise InputError(
+            f"{root} has no {MANIFEST_NAME}; expected a dataset that tokscore render or logprobs wrote."
+        )
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise InputError(f"{path} is not a manifest of tokscore: {error}") from error
+    if manifest.schema_version != SCHEMA_VERSION:
+        raise InputError(
+            f"{path} has schema version {manifest.schema_version}; expected {SCHEMA_VERSION}. "
+            "Write the dataset again with this version of tokscore."
+        )
+    return manifest

@@ -1,0 +1,270 @@
+"""Writing one part of a dataset: aside first, renamed when whole."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tokscore.dataset.manifest import Manifest
+from tokscore.dataset.rows import make_tables
+from tokscore.dataset.schema import CONVERSATIONS, MESSAGES, ROW_GROUP_ROWS, SPANS, TOKEN_TABLES
+from tokscore.dataset.tokens import FailedConversation, RenderedConversation
+
+_FLOATS = ("logprob", "entropy", "recorded_logprob", "top_logprobs.list.element")
+_SPLIT = (*_FLOATS, "top_ids.list.element")
+# Makes the score columns of some conversations from what was given with each (Any: what the caller likes).
+ScoreColumns = Callable[[Sequence[Any]], Mapping[str, pa.ChunkedArray]]
+# What a line of errors/ holds of a `FailedConversation`; the rest is for the run that met it.
+ERROR_FIELDS = ("conversation_id", "source_file", "source_line", "path", "reason")
+
+
+def part_name(index: int, suffix: str = "parquet") -> str:
+    """File name of one part of a table."""
+    return f"part-{index:05d}.{suffix}"
+
+
+@cache
+def _host() -> str:
+    """The host, and which processes a process id is one of: containers may share the name of a host.
+
+    Source:
+        proc(5): the boot id is new whenever a kernel starts; namespaces(7): processes whose /proc/PID/ns/pid
+        is the same inode are in the same namespace of process ids.
+    """
+    places = [socket.gethostname()]
+    with suppress(OSError):  # only Linux has both
+        places += [Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()]
+        places += [str(Path("/proc/self/ns/pid").stat().st_ino)]
+    return "-".join(places)
+
+
+def temporary_name(path: Path) -> Path:
+    """Where a file is written before it is renamed: hidden, and named after host and process."""
+    return path.with_name(f".{path.name}.{_host()}.{os.getpid()}.tmp")
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a file is one that is being written, or was left behind by a process that was killed."""
+    return path.name.startswith(".") and path.name.endswith(".tmp")
+
+
+def remove_abandoned(root: Path) -> None:
+    """Delete temporary files of processes that no longer run, of this host and its namespace of processes.
+
+    Those of other hosts, containers and boots stay: their processes cannot be seen from here.
+    """
+    for path in [*root.glob(".*.tmp"), *root.glob("*/.*.tmp")]:
+        host, _, process = path.name.removesuffix(".tmp").rpartition(".")
+        if host.endswith(f".{_host()}") and process.isdigit() and not _is_running(int(process)):
+            path.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _sync_rename(temporary: Path, final: Path) -> None:
+    with temporary.open("rb+") as handle:
+        os.fsync(handle.fileno())
+    temporary.replace(final)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write `content` aside, then rename, so that no reader sees half of it."""
+    temporary = temporary_name(path)
+    temporary.write_bytes(content)
+    _sync_rename(temporary, path)
+
+
+class _TableFile:
+    """A Parquet file that grows by whole row groups under a temporary name."""
+
+    def __init__(self, path: Path, schema: pa.Schema, metadata: dict[str, str]) -> None:
+        self.path = path
+        self._temporary = temporary_name(path)
+        self._schema = schema.with_metadata(metadata)
+        self._writer: Any = None  # Any: pyarrow's writer has no types
+        self._waiting: list[pa.Table] = []
+        self._n_waiting = 0
+
+    def open(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        split = [name for name in _SPLIT if self._schema.get_field_index(name.split(".")[0]) >= 0]
+        dictionary = [field.name for field in self._schema if pa.types.is_string(field.type)]
+        self._writer = pq.ParquetWriter(
+            self._temporary,
+            self._schema,
+            compression="zstd",
+            compression_level=3,
+            use_dictionary=dictionary,
+            use_byte_stream_split=split,
+            write_page_checksum=True,
+        )
+
+    def append(self, table: pa.Table) -> None:
+        self._waiting.append(table)
+        self._n_waiting += table.num_rows
+        if self._n_waiting >= ROW_GROUP_ROWS:
+            self._write(self._n_waiting - self._n_waiting % ROW_GROUP_ROWS)
+
+    def _write(self, n_rows: int) -> None:
+        table = pa.concat_tables(self._waiting).cast(self._schema)
+        self._writer.write_table(table.slice(0, n_rows), row_group_size=ROW_GROUP_ROWS)
+        rest = table.slice(n_rows)
+        self._waiting, self._n_waiting = [rest], rest.num_rows
+
+    def describe(self, metadata: dict[str, str]) -> None:
+        self._writer.add_key_value_metadata(metadata)
+
+    def finish(self) -> None:
+        if self._n_waiting:
+            self._write(self._n_waiting)
+        self._writer.close()
+        _sync_rename(self._temporary, self.path)
+
+    def discard(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._temporary.unlink(missing_ok=True)
+
+
+class PartWriter:
+    """Writes one part; only `finish` makes it visible, the token table last.
+
+    Use it as a context manager: leaving it without `finish` removes what was written.
+    """
+
+    def __init__(
+        self, root: Path, manifest: Manifest, index: int, score_columns: ScoreColumns | None = None
+    ) -> None:
+        """Write part `index` of the dataset in `root`.
+
+        Args:
+            root: The dataset.
+            manifest: Its manifest.
+            index: Of the part.
+            score_columns: For a score dataset; a thread calls it with some of what `add` took, in order.
+        """
+        metadata = manifest.parquet_metadata()
+        self._score_columns = score_columns
+        self._index = index
+        self._kind = manifest.kind
+        self._errors_path = root / "errors" / part_name(index, "jsonl")
+        self._failures: list[FailedConversation] = []
+        self._schema = TOKEN_TABLES[manifest.kind]
+        self._spans = _TableFile(root / "spans" / part_name(index), SPANS, metadata)
+        self._messages = _TableFile(root / "messages" / part_name(index), MESSAGES, metadata)
+        self._conversations = _TableFile(root / "conversations" / part_name(index), CONVERSATIONS, metadata)
+        self._tokens = _TableFile(root / manifest.kind.value / part_name(index), self._schema, metadata)
+        self._waiting: list[tuple[RenderedConversation, object]] = []
+        self._n_waiting = self._n_rows = 0
+        self._thread = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None
+        self._finished = False
+
+    @property
+    def _tables(self) -> tuple[_TableFile, ...]:
+        return self._spans, self._messages, self._conversations, self._tokens
+
+    def __enter__(self) -> Self:
+        try:
+            for table in self._tables:
+                table.open()
+        except BaseException:  # A signal, too: nothing else would remove the files.
+            self._discard()
+            raise
+        return self
+
+    def _discard(self) -> None:
+        for table in self._tables:
+            table.discard()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # What the thread writes to may not be closed under it.
+        self._thread.shutdown()
+        if not self._finished:
+            self._discard()
+
+    def fail(self, failure: FailedConversation) -> None:
+        """List a conversation among the errors of this part."""
+        self._failures.append(failure)
+
+    def add(self, conversation: RenderedConversation, scores: object = None) -> None:
+        """Append one conversation; a thread makes and writes the rows, a row group at a time.
+
+        Args:
+            conversation: Its tokens and what is known of it.
+            scores: What `score_columns` makes its columns of.
+
+        Raises:
+            OSError: Rows that were appended before could not be written.
+        """
+        self._waiting.append((conversation, scores))
+        self._n_waiting += len(conversation.tokens)
+        if self._n_waiting >= ROW_GROUP_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Have the thread write what waits, when it is done with what it had before."""
+        self._settle()
+        if self._waiting:
+            self._writing = self._thread.submit(self._write_rows, self._waiting, self._n_rows)
+            self._n_rows += self._n_waiting
+            self._waiting, self._n_waiting = [], 0
+
+    def _settle(self) -> None:
+        if self._writing is not None:
+            self._writing.result()
+            self._writing = None
+
+    def _write_rows(self, waiting: Sequence[tuple[RenderedConversation, object]], first_row: int) -> None:
+        conversations = [conversation for conversation, _ in waiting]
+        tables = make_tables(conversations, part=self._index, first_row=first_row)
+        columns = tables.tokens
+        if self._score_columns is not None:
+            columns |= self._score_columns([scores for _, scores in waiting])
+        self._tokens.append(pa.table([columns[name] for name in self._schema.names], schema=self._schema))
+        self._spans.append(tables.spans)
+        self._messages.append(tables.messages)
+        self._conversations.append(tables.conversations)
+
+    def describe(self, metadata: dict[str, str]) -> None:
+        """Add key-value metadata to the token table."""
+        self._tokens.describe(metadata)
+
+    def finish(self) -> None:
+        """Flush and rename all files; the token table, last, marks the part done."""
+        self._flush()
+        self._settle()
+        lines = b"".join(_failure_line(failure) for failure in self._failures)
+        self._errors_path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(self._errors_path, lines)
+        for table in self._tables:
+            table.finish()
+        self._finished = True
+
+
+def _failure_line(failure: FailedConversation) -> bytes:
+    return msgspec.json.encode({name: getattr(failure, name) for name in ERROR_FIELDS}) + b"\n"

@@ -1,0 +1,361 @@
+"""Renders conversations to attributed tokens and checks them against transformers."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from copy import copy
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jinja2
+import numpy as np
+
+from tokscore.dataset.errors import ConversationError, DifferenceError
+from tokscore.dataset.tokens import NO_MESSAGE, MessageFacts, MessageFlag, RenderedTokens
+from tokscore.rendering.attribution.generation_tags import apply_tags
+from tokscore.rendering.attribution.message_flags import encoded_twice
+from tokscore.rendering.attribution.owners import (
+    dropped_characters,
+    printed_as_python,
+    run_table,
+    token_owners,
+    untracked_characters,
+)
+from tokscore.rendering.attribution.sampled import SampledRule
+from tokscore.rendering.attribution.tokenizer import ChatTokenizer, Encoding
+from tokscore.rendering.conversations.conversation import Conversation, tool_names
+from tokscore.rendering.templates.budget import DEFAULT_LIMITS, TemplateLimits
+from tokscore.rendering.templates.render import (
+    TEMPLATE_FAILURES,
+    RenderedText,
+    check_template,
+    has_generation_tags,
+    prepare_messages,
+    render_template,
+    uses_date,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_FIRST_VERIFIED = 10
+_VERIFIED_EVERY = 100
+_KEPT_RULES = 64
+
+
+class Verify(StrEnum):
+    """How much is compared with transformers' own rendering."""
+
+    SAMPLE = "sample"  # the text of all, the ids of the first ten and of every hundredth
+    FULL = "full"  # text and ids of all
+    OFF = "off"
+
+
+class Printed(NamedTuple):
+    """A conversation as the template printed it, not yet tokenised.
+
+    Attributes:
+        conversation: The record.
+        number: Its number in the input.
+        template: What printed it.
+        kwargs: Template kwargs of the run and of the record.
+        variables: The same with the special tokens.
+        messages: As the template saw them.
+        rendered: The text with its origins.
+    """
+
+    conversation: Conversation
+    number: int
+    template: str
+    kwargs: Mapping[str, Any]  # Any: JSON values
+    variables: Mapping[str, Any]
+    messages: list[dict[str, Any]]
+    rendered: RenderedText
+
+
+class Renderer:
+    """One tokenizer and template with the settings of a run."""
+
+    def __init__(
+        self,
+        tokenizer: ChatTokenizer,
+        *,
+        template_kwargs: Mapping[str, Any] | None = None,  # Any: JSON values
+        add_generation_prompt: bool = False,
+        verify: Verify = Verify.SAMPLE,
+        limits: TemplateLimits = DEFAULT_LIMITS,
+        now: dt.datetime | None = None,
+    ) -> None:
+        """Prepare rendering.
+
+        Args:
+            tokenizer: Tokenizer with its template.
+            template_kwargs: Variables for the template, such as `enable_thinking`; a record's own win.
+            add_generation_prompt: End every conversation with the opener of the next answer.
+            verify: How much to compare with transformers.
+            limits: What the template may take for one conversation.
+            now: What templates that print the date take it to be; the time of this call by default.
+
+        Raises:
+            InputError: The template does not parse, or there is none.
+        """
+        self.tokenizer = tokenizer
+        self._kwargs = dict(template_kwargs or {})
+        self._add_generation_prompt = add_generation_prompt
+        self._verify = verify
+        self._limits = limits
+        self._is_special = tokenizer.flags(tokenizer.special_ids)
+        self._now = now or dt.datetime.now()
+        self._rules: dict[str, SampledRule] = {}
+        for has_tools in (False, True):
+            check_template(tokenizer.chat_template(has_tools=has_tools))
+
+    def with_generation_prompt(self, wanted: bool) -> Renderer:
+        """The same renderer, ending conversations with the opener of the next answer or not."""
+        other = copy(self)
+        other._add_generation_prompt = wanted
+        return other
+
+    def render(self, conversation: Conversation, *, number: int = 0) -> RenderedTokens:
+        """Tokens of one conversation with the owner of each.
+
+        Args:
+            conversation: Checked record.
+            number: Its number in the input; decides whether a sample of ids is verified.
+
+        Raises:
+            ConversationError: The template or tokenizer refuses it, or transformers renders it otherwise.
+        """
+        printed = self.print(conversation, number)
+        return self.finish(printed, self.tokenizer.token_ids([printed.rendered.text])[0])
+
+    def print(self, conversation: Conversation, number: int) -> Printed:
+        """The first half of `render`: what has to be tokenised.
+
+        Raises:
+            ConversationError: The template refuses it.
+        """
+        with _clear_errors():
+            messages = prepare_messages(conversation.messages)
+            template = self.tokenizer.chat_template(has_tools=conversation.tools is not None)
+            kwargs = {**self._kwargs, **(conversation.template_kwargs or {})}
+            variables = {**self.tokenizer.variables, **kwargs}
+            rendered = render_template(
+                template,
+                messages,
+                tools=conversation.tools,
+                documents=None,
+                add_generation_prompt=self._add_generation_prompt,
+                variables=variables,
+                limits=self._limits,
+                now=self._now,
+            )
+            if not rendered.text.isascii():
+                rendered.text.encode()  # tokenizers do not say where a surrogate is
+        return Printed(conversation, number, template, kwargs, variables, messages, rendered)
+
+    def reference_ids(self, batch: Sequence[Printed]) -> dict[int, list[int]]:
+        """What transformers' tokenizer gives for the texts whose ids are verified, by number in the input.
+
+        `apply_chat_template` makes the same call with its text; those it is asked for itself are left out.
+        """
+        verified = [printed for printed in batch if self._verifies_ids(printed.number)]
+        if not verified:
+            return {}
+        texts = [printed.rendered.text for printed in verified]
+        ids = self.tokenizer.hf(texts, add_special_tokens=False)["input_ids"]
+        return {printed.number: each for printed, each in zip(verified, ids, strict=True)}
+
+    def _verifies_ids(self, number: int) -> bool:
+        if self._verify is Verify.FULL:
+            return number >= _FIRST_VERIFIED
+        return self._verify is Verify.SAMPLE and number >= _FIRST_VERIFIED and number % _VERIFIED_EVERY == 0
+
+    def finish(
+        self,
+        printed: Printed,
+        token_ids: NDArray[np.int32],
+        *,
+        reference: Sequence[int] | None = None,
+        check: bool = True,
+    ) -> RenderedTokens:
+        """The second half of `render`.
+
+        Args:
+            printed: What `print` returned.
+            token_ids: What the tokenizer's `token_ids` gave for its text.
+            reference: What `reference_ids` gave for it; by default it is asked for where it is needed.
+            check: Compare with transformers, as far as the run asks for it.
+
+        Raises:
+            ConversationError: transformers renders it otherwise, or the tokens cannot be attributed.
+        """
+        with _clear_errors():
+            encoding = self.tokenizer.align(printed.rendered.text, token_ids)
+            if check:
+                self._check(printed, encoding, reference)
+            if not len(encoding.token_ids):
+                raise ConversationError("renders to no token at all.")
+            return self._attribute(printed, encoding)
+
+    def _attribute(self, printed: Printed, encoding: Encoding) -> RenderedTokens:
+        conversation, messages, rendered = printed.conversation, printed.messages, printed.rendered
+        runs = run_table(rendered.runs)
+        owners = token_owners(runs, encoding)
+        roles = [str(message["role"]) for message in messages]
+        sampled = self._rule(printed.variables).apply(
+            rendered.text,
+            runs,
+            encoding,
+            owners,
+            roles,
+            template=printed.template,
+            has_tools=conversation.tools is not None,
+            has_generation_prompt=self._add_generation_prompt,
+        )
+        if has_generation_tags(printed.template):
+            sampled = apply_tags(
+                owners.is_generated, sampled, rendered.text, encoding, owners.message_indices
+            )
+        unknown = dict(sampled.unknown)
+        if conversation.given:  # what the record says of its answers wins
+            given = np.isin(owners.message_indices, list(conversation.given))
+            is_answer = np.array([*(role == "assistant" for role in roles), False])[owners.message_indices]
+            given[1:] |= given[:-1] & ~is_answer[1:]  # a stop that opens the next message
+            sampled.mask[given] = 0
+            unknown = {i: reason for i, reason in unknown.items() if i not in conversation.given}
+        dropped = dropped_characters(messages, rendered.runs)
+        untracked = untracked_characters(rendered.runs)
+        control = self._is_special[encoding.token_ids] & owners.starts_in_body
+        controlled = Counter(owners.message_indices[control].tolist())
+        found = [
+            (flag, messages_with)
+            for flag, messages_with in (
+                (MessageFlag.CONTROL_TOKENS, controlled),
+                (MessageFlag.UNTRACKED, untracked),
+                (MessageFlag.ENCODED_TWICE, encoded_twice(messages, rendered.text, rendered.runs)),
+                (MessageFlag.PRINTED_AS_PYTHON, printed_as_python(rendered.runs)),
+                (MessageFlag.DROPPED, {i for i, n in enumerate(dropped) if n}),
+            )
+            if messages_with
+        ]
+        facts = []
+        for i, (role, name) in enumerate(zip(roles, tool_names(conversation.messages), strict=True)):
+            flags = (
+                *sampled.flags.get(i, ()),
+                *(flag for flag, messages_with in found if i in messages_with),
+            )
+            facts.append(MessageFacts(role, name, dropped[i], flags, unknown.get(i), controlled[i]))
+        return RenderedTokens(
+            token_ids=encoding.token_ids,
+            message_indices=owners.message_indices,
+            sampled_mask=sampled.mask,
+            is_content=owners.is_content,
+            source_codes=owners.source_codes,
+            sources=runs.sources,
+            messages=tuple(facts),
+            n_untracked_characters=untracked.get(NO_MESSAGE, 0),
+            text=rendered.text,
+            char_starts=encoding.starts,
+            char_stops=encoding.stops,
+        )
+
+    def _rule(self, variables: Mapping[str, Any]) -> SampledRule:
+        key = repr(sorted(variables.items(), key=lambda item: item[0]))
+        if key not in self._rules:
+            if len(self._rules) >= _KEPT_RULES:  # records can carry template kwargs of their own
+                self._rules.clear()
+            self._rules[key] = SampledRule(self.tokenizer, variables)
+        return self._rules[key]
+
+    def _check(self, printed: Printed, encoding: Encoding, reference: Sequence[int] | None) -> None:
+        """Compare with transformers' own rendering, as far as asked for."""
+        if self._verify is Verify.OFF:
+            return
+        hf, ours = self.tokenizer.hf, printed.rendered.text
+
+        def theirs(*, tokenize: bool) -> Any:  # Any: text or ids
+            try:
+                with _clock(self._now) if uses_date(printed.template) else nullcontext():
+                    return hf.apply_chat_template(
+                        list(printed.conversation.messages),
+                        tools=printed.conversation.tools,
+                        chat_template=printed.template,
+                        add_generation_prompt=self._add_generation_prompt,
+                        tokenize=tokenize,
+                        return_dict=False,
+                        **printed.kwargs,
+                    )
+            except (jinja2.TemplateError, *TEMPLATE_FAILURES) as error:
+                raise ConversationError(
+                    f"renders here, but transformers refuses it: {type(error).__name__}: {error}"
+                ) from error
+
+        text = theirs(tokenize=False)
+        if text != ours:
+            at = next(
+                (i for i, (a, b) in enumerate(zip(text, ours, strict=False)) if a != b),
+                min(len(text), len(ours)),
+            )
+            difference = DifferenceError(
+                f"renders otherwise than in transformers from character {at}: "
+                f"{ours[at : at + 40]!r} here, {text[at : at + 40]!r} there. "
+                "Please report the template."
+            )
+            difference.character = at
+            raise difference
+        if printed.number < _FIRST_VERIFIED:
+            reference = theirs(tokenize=True)
+        elif not self._verifies_ids(printed.number):
+            return
+        elif reference is None:
+            reference = self.reference_ids([printed])[printed.number]
+        ids = np.array(reference, np.int32)
+        if not np.array_equal(ids, encoding.token_ids):
+            n = min(len(ids), len(encoding.token_ids))
+            differing = np.flatnonzero(ids[:n] != encoding.token_ids[:n])
+            at = int(differing[0]) if len(differing) else n
+            difference = DifferenceError(
+                f"gets other ids than in transformers from token {at}: "
+                f"{encoding.token_ids[at : at + 5].tolist()} here, {ids[at : at + 5].tolist()} there. "
+                "Please report the tokenizer."
+            )
+            difference.token = at
+            raise difference
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    try:
+        yield
+    except RecursionError:
+        raise ConversationError("is nested too deeply to render.") from None
+    except UnicodeEncodeError as error:
+        bad = error.object[error.start : error.end]
+        raise ConversationError(
+            f"holds {bad!r}, half of a character pair, which is no text; expected valid Unicode."
+        ) from error
+
+
+@contextmanager
+def _clock(now: dt.datetime) -> Iterator[None]:
+    """Let transformers' templates take `now` for the time."""
+    from transformers.utils import chat_template_utils
+
+    class Fixed(dt.datetime):
+        @classmethod
+        def now(cls, tz: dt.tzinfo | None = None) -> Fixed:  # noqa: ARG003
+            return cls.combine(now.date(), now.time())
+
+    clock = getattr(chat_template_utils, "datetime", None)
+    if clock is None:
+        yield
+        return
+    chat_template_utils.datetime = Fixed
+    try:
+        yield
+    finally:
+        chat_template_utils.datetime = clock

@@ -1,0 +1,160 @@
+"""Limits on one rendering, so that a hostile chat template ends as one error and takes nothing down.
+
+Templates can build gigabytes in one expression and loop for ever, and no signal reaches a worker thread. So
+whatever can grow is counted while it is made and guessed before it is made, and every loop, call and
+filter asks now and then how much processor time is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from time import thread_time
+from typing import NamedTuple
+
+from tokscore.dataset.errors import ConversationError
+
+STEPS_BETWEEN_CHECKS = 256
+CHARACTERS_BETWEEN_CHECKS = 2**20
+# A conversation may cost this many times its own length on top of the limit.
+FACTOR = 50
+ITEM_CHARACTERS = 8  # what one reference in a list counts for
+PIECE_CHARACTERS = 32  # what one small string object counts for
+
+
+class TemplateLimits(NamedTuple):
+    """What rendering one conversation may take.
+
+    Attributes:
+        cpu_s: Seconds of processor time.
+        n_characters: Characters printed and held on the way, beyond fifty times those of the conversation.
+    """
+
+    cpu_s: float = 30.0
+    n_characters: int = 2**28
+
+
+DEFAULT_LIMITS = TemplateLimits()
+
+
+class TemplateLimitError(ConversationError):
+    """The template went beyond a limit."""
+
+
+class Budget:
+    """What one rendering has used.
+
+    Attributes:
+        n_characters: Characters made so far; large strings give theirs back when they are gone.
+        next_look: So many of them call for a `look`.
+    """
+
+    __slots__ = ("_allowed", "_deadline", "_limits", "_n_steps", "n_characters", "next_look")
+
+    def __init__(self, limits: TemplateLimits) -> None:
+        self._limits = limits
+        self._allowed = self.next_look = float("inf")
+        self._deadline = thread_time() + limits.cpu_s
+        self._n_steps = self.n_characters = 0
+
+    def begin(self) -> None:
+        """All made so far is the conversation; count from here."""
+        self._allowed = self._limits.n_characters + FACTOR * self.n_characters
+        self.look()
+
+    def step(self) -> None:
+        """Count one iteration, call or filter."""
+        self._n_steps += 1
+        if not self._n_steps % STEPS_BETWEEN_CHECKS:
+            self._check_time()
+
+    def take(self, n: int) -> None:
+        """Count `n` characters that were made."""
+        self.n_characters += n
+        if self.n_characters > self.next_look:
+            self.look()
+
+    def look(self) -> None:
+        """Ask how much is used, and when to ask again."""
+        self.check(0)
+        self._check_time()
+        self.next_look = min(self._allowed, self.n_characters + CHARACTERS_BETWEEN_CHECKS)
+
+    def check(self, n: int) -> None:
+        """Refuse to make `n` characters where that would go beyond the limit."""
+        if self.n_characters + n > self._allowed:
+            raise TemplateLimitError(
+                f"makes the chat template build more than {self._limits.n_characters:,} characters.",
+                hint="Allow more with --template-characters N.",
+            )
+
+    def _check_time(self) -> None:
+        if thread_time() > self._deadline:
+            raise TemplateLimitError(
+                f"keeps the chat template busy for more than {self._limits.cpu_s:g} s; it may never end.",
+                hint="Allow more with --template-timeout S.",
+            )
+
+
+_BUDGET: ContextVar[Budget | None] = ContextVar("budget", default=None)
+current_budget = _BUDGET.get
+
+
+@contextmanager
+def limited(limits: TemplateLimits) -> Iterator[Budget]:
+    """Apply `limits` to all templates that run inside, in this thread."""
+    budget = Budget(limits)
+    token = _BUDGET.set(budget)
+    try:
+        yield budget
+    finally:
+        _BUDGET.reset(token)
+
+
+def step() -> None:
+    """Count one iteration, call or filter of the running template."""
+    if (budget := _BUDGET.get()) is not None:
+        budget.step()
+
+
+def take(n: int) -> None:
+    """Count `n` characters that the running template made."""
+    if (budget := _BUDGET.get()) is not None:
+        budget.take(n)
+
+
+def check(n: int) -> None:
+    """Refuse to make `n` characters where that goes beyond the limit of the running template."""
+    if (budget := _BUDGET.get()) is not None:
+        budget.check(n)
+
+
+def take_result(value: object) -> None:
+    """Count what a call or filter returned; tracked strings count themselves."""
+    if type(value) in (str, bytes):
+        take(len(value))  # type: ignore[arg-type]
+    elif isinstance(value, (list, tuple, dict, set)):
+        take(ITEM_CHARACTERS * len(value))
+
+
+def weigh(value: object) -> int:
+    """About how many characters `str(value)` has; a list that holds itself often is counted as often.
+
+    Raises:
+        TemplateLimitError: More than the running template may build.
+    """
+    total, waiting = 0, [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, (str, bytes)):
+            total += len(item)
+        elif isinstance(item, Mapping):
+            waiting.extend(item.keys())
+            waiting.extend(item.values())
+        elif isinstance(item, Collection) and not isinstance(item, range):
+            waiting.extend(item)
+        step()
+        total += 2
+        check(total)
+    return total

@@ -1,0 +1,179 @@
+"""Compiles chat templates so that what they print keeps its origin and what they do is counted."""
+
+# ruff: noqa: D102, N802  the visitors of jinja2
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.optimizer import Optimizer
+from jinja2.sandbox import SandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+from tokscore.rendering.templates.budget import TemplateLimitError, weigh
+from tokscore.rendering.templates.cost import check_operands
+from tokscore.rendering.templates.strings import literal
+
+_OPERATIONS = SandboxedEnvironment.default_binop_table
+
+
+class TrackingGenerator(CodeGenerator):
+    """Compiles templates so that literals, outputs and `~` keep origins.
+
+    Each output is given the loop variables around it: the message they came from is the one that wrote it.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # Any: passed through to jinja2
+        super().__init__(*args, **kwargs)
+        self._loops: list[list[str]] = []
+        self._loop_bodies: set[int] = set()
+
+    def blockvisit(self, nodes: Iterable[nodes.Node], frame: Frame) -> None:
+        if id(nodes) in self._loop_bodies:
+            self.writeline("environment.step()")
+        super().blockvisit(nodes, frame)
+
+    def _write_literal(self, text: str) -> None:
+        literals = self.environment.literals  # type: ignore[attr-defined]
+        literals.setdefault(text, literal(text))
+        self.write(f"environment.literals[{text!r}]")
+
+    def visit_Const(self, node: nodes.Const, frame: Frame) -> None:
+        self._write_constant(node.as_const(frame.eval_ctx))
+
+    def _write_constant(self, value: Any) -> None:  # Any: what jinja2 folded at compile time
+        if isinstance(value, str):
+            self._write_literal(value)
+        elif isinstance(value, (list, tuple)):
+            self.write("[" if isinstance(value, list) else "(")
+            for item in value:
+                self._write_constant(item)
+                self.write(", ")
+            self.write("]" if isinstance(value, list) else ")")
+        elif isinstance(value, dict):
+            self.write("{")
+            for key, item in value.items():
+                self._write_constant(key)
+                self.write(": ")
+                self._write_constant(item)
+                self.write(", ")
+            self.write("}")
+        else:
+            self.write(repr(value))
+
+    def visit_TemplateData(self, node: nodes.TemplateData, frame: Frame) -> None:
+        self._write_literal(str(node.as_const(frame.eval_ctx)))
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+        self.write("environment.concat((")
+        for part in node.nodes:
+            self.visit(part, frame)
+            self.write(", ")
+        self.write("))")
+
+    def visit_Add(self, node: nodes.BinExpr, frame: Frame) -> None:
+        operands: list[nodes.Expr] = [node.right]
+        first = node.left
+        while isinstance(first, nodes.Add):
+            operands.append(first.right)
+            first = first.left
+        self.write("environment.add(context, (")
+        for operand in (first, *reversed(operands)):
+            self.visit(operand, frame)
+            self.write(", ")
+        self.write("))")
+
+    def visit_For(self, node: nodes.For, frame: Frame) -> None:
+        names = [name.name for name in node.target.find_all(nodes.Name)]
+        if isinstance(node.target, nodes.Name):
+            names.append(node.target.name)
+        self._loops.append(names)
+        self._loop_bodies.add(id(node.body))
+        try:
+            super().visit_For(node, frame)
+        finally:
+            self._loops.pop()
+
+    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:
+        if not isinstance(node.arg, nodes.Slice):
+            super().visit_Getitem(node, frame)
+            return
+        self.write("environment.sliced(")
+        super().visit_Getitem(node, frame)
+        self.write(")")
+
+    def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:
+        if any(isinstance(operand.expr, nodes.Const) for operand in node.ops):
+            super().visit_Compare(node, frame)
+            return
+        self.write("(environment.compared(")
+        self.visit(node.expr, frame)
+        self.write(")")
+        for operand in node.ops:
+            self.visit(operand, frame)
+        self.write(")")
+
+    def visit_Macro(self, node: nodes.Macro, frame: Frame) -> None:
+        outside, self._loops = self._loops, []
+        try:
+            super().visit_Macro(node, frame)
+        finally:
+            self._loops = outside
+
+    def visit_Output(self, node: nodes.Output, frame: Frame) -> None:
+        if frame.require_output_check:
+            if self.has_known_extends:
+                return
+            self.writeline("if parent_template is None:")
+            self.indent()
+        variables = "".join(f"{name}, " for name in self._loop_variables(frame))
+        for child in node.nodes:
+            head = (
+                "yield environment.emit("
+                if frame.buffer is None
+                else f"{frame.buffer}.append(environment.emit("
+            )
+            self.writeline(head, child)
+            self.visit(child, frame)
+            self.write(f", ({variables}))" + ("" if frame.buffer is None else ")"))
+        if frame.require_output_check:
+            self.outdent()
+
+    def _loop_variables(self, frame: Frame) -> list[str]:
+        references = (frame.symbols.find_ref(name) for names in self._loops for name in names)
+        return [reference for reference in references if reference is not None]
+
+
+class ConstantCheck(Optimizer):
+    """Folds constants within the limits, as jinja2 does without any when transformers compiles a template.
+
+    Raises:
+        TemplateLimitError: When a node is visited whose value is too large.
+    """
+
+    def generic_visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> nodes.Node:  # Any: as in jinja2
+        """The node, or the constant it stands for."""
+        node = NodeTransformer.generic_visit(self, node, *args, **kwargs)
+        if not isinstance(node, nodes.Expr):
+            return node
+        try:
+            value = self._value(node)
+            weigh(value)  # jinja2 writes it out
+            return nodes.Const.from_untrusted(value, lineno=node.lineno, environment=self.environment)
+        except nodes.Impossible as error:
+            if isinstance(error.__cause__, TemplateLimitError):
+                raise error.__cause__ from None
+            return node
+
+    def _value(self, node: nodes.Expr) -> Any:  # Any: what jinja2 folds
+        if not isinstance(node, nodes.BinExpr) or node.operator not in _OPERATIONS:
+            return node.as_const()
+        left, right = node.left.as_const(), node.right.as_const()
+        check_operands(node.operator, left, right)
+        try:
+            return _OPERATIONS[node.operator](left, right)
+        except (TypeError, ValueError, ArithmeticError) as error:
+            raise nodes.Impossible from error

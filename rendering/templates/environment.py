@@ -1,0 +1,368 @@
+"""The sandbox that chat templates run in; it keeps the origin of everything they print."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from string import Formatter
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.ext
+from jinja2 import nodes
+from jinja2.filters import do_title, make_attrgetter
+from jinja2.parser import Parser
+from jinja2.runtime import Context, LoopContext
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
+from jinja2.utils import _PassArg
+
+from tokscore.rendering.templates.budget import step, take, take_result, weigh
+from tokscore.rendering.templates.compiler import TrackingGenerator
+from tokscore.rendering.templates.cost import (
+    GROWING_FILTERS,
+    check_filter,
+    check_format,
+    check_method,
+    check_operands,
+)
+from tokscore.rendering.templates.json import dumps
+from tokscore.rendering.templates.strings import (
+    TrackedStr,
+    concat,
+    literal,
+    origin_of,
+    plain,
+    syntax,
+    track,
+    untracked,
+)
+from tokscore.rendering.templates.values import TrackedBool, TrackedDict, TrackedList
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %}…{% endgeneration %}`: marks what a model generated."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
+
+    def _mark(self, caller: Callable[[], str]) -> TrackedStr:
+        text = track(caller())
+        return TrackedStr(plain(text), tuple(run._replace(generated=True) for run in text._runs))
+
+
+class _TemplateDict:
+    """The `dict` global, without the attributes of the class."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:  # Any: template values
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:  # Any: template values
+        return dict.fromkeys(*args, **kwargs)
+
+
+class _TemplateNamespace(jinja2.utils.Namespace):
+    """The `namespace` global; refuses names that start with an underscore."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:  # Any: template values
+        self, values = args[0], dict(*args[1:], **kwargs)
+        for name in values:
+            _check_namespace_name(name)
+        jinja2.utils.Namespace.__init__(self, values)
+
+    def __setitem__(self, name: str, value: Any) -> None:  # Any: template values
+        _check_namespace_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_namespace_name(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(
+            f"a namespace cannot hold {name!r}: it starts with an underscore"
+        )
+
+
+_USUAL_TYPES = frozenset({TrackedStr, TrackedDict, TrackedList, LoopContext, _TemplateNamespace})
+_KNOWN_ATTRIBUTES = 4096
+_LOOP_NUMBERS = frozenset({"index", "index0", "first", "last", "length"})
+
+
+class TrackingEnvironment(ImmutableSandboxedEnvironment):
+    """The sandbox in which templates run, with the names transformers gives them."""
+
+    code_generator_class = TrackingGenerator
+    intercepted_binops = frozenset({"-", "*", "/", "//", "**", "%"})
+    concat = staticmethod(concat)
+    step = staticmethod(step)
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[_Generation, jinja2.ext.loopcontrols],
+            cache_size=0,
+            optimized=False,  # what is folded at compile time would escape the limits
+        )
+        self.literals: dict[str, TrackedStr] = {}
+        self._safe: dict[tuple[type, str], bool] = {}
+        self.globals |= {
+            "raise_exception": _raise_exception,
+            "strftime_now": _strftime_now,
+            "dict": _TemplateDict(),
+            "namespace": _TemplateNamespace,
+            "lipsum": _refuse_chance,
+        }
+        self.filters |= {
+            "tojson": dumps,
+            "join": self._join,
+            "string": track,
+            "trim": lambda value, chars=None: track(value).strip(chars),
+            "upper": lambda value: track(value).upper(),
+            "lower": lambda value: track(value).lower(),
+            "capitalize": lambda value: track(value).capitalize(),
+            "replace": lambda s, old, new, count=None: track(s).replace(
+                track(old), track(new), -1 if count is None else count
+            ),
+            "title": _title,
+            "indent": _indent,
+            "safe": track,
+            "sum": self._sum,
+            "random": _refuse_chance,
+        }
+        self.filters = {name: _guarded(name, apply) for name, apply in self.filters.items()}
+        self.tests |= {
+            "boolean": lambda value: isinstance(value, (bool, TrackedBool)),
+            "true": lambda value: value is True or (isinstance(value, TrackedBool) and bool(value)),
+            "false": lambda value: value is False or (isinstance(value, TrackedBool) and not value),
+            "integer": lambda value: isinstance(value, int) and not isinstance(value, (bool, TrackedBool)),
+            "sameas": _same_as,
+        }
+
+    @staticmethod
+    def emit(value: object, variables: Sequence[object]) -> TrackedStr:
+        """What an output statement prints, with the message that wrote it.
+
+        Args:
+            value: The value of the expression.
+            variables: Loop variables around the statement, outermost first.
+        """
+        text = track(value)
+        runs = text._runs
+        if not runs:
+            return text
+        take(len(text))
+        writer = None
+        for variable in variables:
+            message = _message_of(variable)
+            if message is not None:
+                writer = message
+        if writer is None:
+            messages = {run.origin.message for run in runs if run.origin is not None} - {None}
+            writer = messages.pop() if len(messages) == 1 else None
+        if writer is None:
+            return text
+        return TrackedStr(text, tuple([run if run.writer is not None else run.by(writer) for run in runs]))
+
+    @staticmethod
+    def sliced(value: Any) -> Any:  # Any: template values
+        """A slice, counted."""
+        take_result(value)
+        return value
+
+    @staticmethod
+    def compared(value: Any) -> Any:  # Any: template values
+        """The left side of a comparison; comparing containers costs what they would print."""
+        if isinstance(value, (list, tuple, dict)):
+            weigh(value)
+        return value
+
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:  # Any: as in jinja2
+        """Call what a template calls, within its limits."""
+        step()
+        owner = getattr(obj, "__self__", None)
+        if isinstance(owner, (str, int)):
+            name = getattr(obj, "__name__", "")
+            check_method(owner, name, args, kwargs)
+            if name == "join" and not isinstance(owner, TrackedStr):
+                obj = track(owner).join
+        result = super().call(context, obj, *args, **kwargs)
+        take_result(result)
+        return result
+
+    def add(self, context: Context, operands: Sequence[Any]) -> Any:  # Any: template values
+        """The operands of `+` added from left to right, strings all at once."""
+        if all(isinstance(operand, TrackedStr) for operand in operands):
+            return concat(operands)
+        total = operands[0]
+        for operand in operands[1:]:
+            if isinstance(total, TrackedStr):
+                total = total + operand
+            else:
+                total = self.call_binop(context, "+", total, operand)
+        return total
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # Any: as in jinja2
+        """An operation within the limits."""
+        check_operands(operator, left, right)
+        result = super().call_binop(context, operator, left, right)
+        take_result(result)
+        return result
+
+    def call_test(self, name: str, value: Any, *args: Any, **kwargs: Any) -> Any:  # Any: as in jinja2
+        """A test that a filter makes for each item."""
+        step()
+        return super().call_test(name, value, *args, **kwargs)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:  # Any: template values
+        """As in jinja2, without the detour for keys of input objects, which templates ask for most."""
+        kind = type(obj)
+        if kind is TrackedDict and attribute in obj and not hasattr(dict, attribute):
+            return obj[attribute]
+        if kind is LoopContext and attribute in _LOOP_NUMBERS:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:  # Any: as in jinja2
+        """As in the sandbox; bytes can only be turned back into text."""
+        kind = type(obj)
+        known = self._safe.get((kind, attr))
+        if known is not None:
+            return known
+        if isinstance(obj, (bytes, bytearray)) and attr not in _BYTES_ATTRIBUTES:
+            return False
+        is_safe = super().is_safe_attribute(obj, attr, value)
+        # The sandbox looks only at the type and the name.
+        if kind in _USUAL_TYPES and len(self._safe) < _KNOWN_ATTRIBUTES:
+            self._safe[kind, attr] = is_safe
+        return is_safe
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:  # Any: as in jinja2
+        """`str.format` on tracked strings, inside the sandbox and with origins."""
+        owner = getattr(value, "__self__", None)
+        name = getattr(value, "__name__", "")
+        if not isinstance(owner, str) or name not in ("format", "format_map"):
+            return super().wrap_str_format(value)
+        original = super().wrap_str_format(plain(owner).format)
+        formatter = SandboxedFormatter(self)
+
+        def formatted(*args: Any, **kwargs: Any) -> TrackedStr:  # Any: template values
+            if name == "format_map":
+                args, kwargs = (), dict(*args)
+            check_format(owner, "{", (*args, *kwargs.values()))
+            assert original is not None
+            expected = plain(original(*args, **kwargs))
+            made = _format(formatter, track(owner), args, kwargs)
+            return made if plain(made) == expected else untracked(expected)
+
+        return formatted
+
+    def _sum(
+        self, iterable: Iterable[Any], attribute: str | int | None = None, start: Any = 0
+    ) -> Any:  # Any: template values
+        if isinstance(start, str):
+            raise TypeError("sum() can't sum strings")
+        total = start
+        for item in iterable if attribute is None else map(make_attrgetter(self, attribute), iterable):
+            check_operands("+", total, item)
+            total = total + item
+            take_result(total)
+        return total
+
+    def _join(self, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> TrackedStr:
+        items = value if attribute is None else map(make_attrgetter(self, attribute), value)
+        separator = literal("") if d == "" else track(d)
+        return separator.join([track(item) for item in items])
+
+
+# What bytes may still do; whatever makes them longer is refused.
+_BYTES_ATTRIBUTES = frozenset({"decode", "hex", "startswith", "endswith", "find", "index", "count"})
+
+
+def _guarded(name: str, apply: Callable[..., Any]) -> Callable[..., Any]:  # Any: template values
+    """The same filter within the limits."""
+    passes = _PassArg.from_obj(apply)
+    n_passed = 0 if passes is None else 1
+
+    is_harmless = name not in GROWING_FILTERS
+
+    @wraps(apply)
+    def guarded(*args: Any, **kwargs: Any) -> Any:  # Any: template values
+        step()
+        value = args[n_passed] if len(args) > n_passed else None
+        if not (is_harmless and isinstance(value, str)):
+            check_filter(name, value, args[n_passed + 1 :], kwargs)
+        result = apply(*args, **kwargs)
+        take_result(result)
+        return result
+
+    return guarded
+
+
+def _refuse_chance(*_args: Any, **_kwargs: Any) -> NoReturn:  # Any: template values
+    raise jinja2.exceptions.SecurityError("it asks for chance, so that no two renderings are equal")
+
+
+def _message_of(variable: object) -> int | None:
+    """Message that a loop variable stands for; of a dict that the template made, its first value decides."""
+    origin = origin_of(variable)
+    if origin is None and isinstance(variable, dict):
+        origins = (origin_of(value) for value in variable.values())
+        origin = next((origin for origin in origins if origin is not None), None)
+    return None if origin is None else origin.message
+
+
+def _format(
+    formatter: Formatter, template: TrackedStr, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> TrackedStr:
+    pieces: list[str] = []
+    automatic = 0
+    for text, name, spec, conversion in formatter.parse(plain(template)):
+        if text:
+            pieces.append(syntax(text, origin_of(template)))
+        if name is None:
+            continue
+        if name == "" or name[0] in ".[":
+            name, automatic = f"{automatic}{name}", automatic + 1
+        value, _ = formatter.get_field(name, args, kwargs)
+        if spec or conversion:
+            shown = formatter.format_field(formatter.convert_field(value, conversion), spec or "")
+            pieces.append(syntax(plain(shown), origin_of(value)))
+        else:
+            pieces.append(track(value))
+    return concat(pieces)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.exceptions.TemplateError(plain(str(message)))
+
+
+def _strftime_now(pattern: str) -> TrackedStr:
+    return literal(dt.datetime.now().strftime(plain(pattern)))  # local time, as transformers does
+
+
+def _same_as(value: object, other: object) -> bool:
+    if isinstance(value, TrackedBool) and isinstance(other, bool):
+        return bool(value) is other
+    return value is other
+
+
+def _title(value: object) -> TrackedStr:
+    text = track(value)
+    changed = do_title(plain(text))
+    return TrackedStr(changed, text._runs) if len(changed) == len(text) else untracked(changed)
+
+
+def _indent(s: object, width: int | str = 4, first: bool = False, blank: bool = False) -> TrackedStr:
+    margin = track(width) if isinstance(width, str) else literal(" " * width)
+    newline = literal("\n")
+    lines = (track(s) + newline).splitlines()
+    if not blank:
+        rest = [margin + line if line else line for line in lines[1:]]
+    else:
+        rest = [margin + line for line in lines[1:]]
+    indented = newline.join([lines[0], *rest])
+    return margin + indented if first else indented

@@ -1,0 +1,78 @@
+"""Input data whose leaves know where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from tokscore.rendering.templates.origins import Origin, origin_of_path
+from tokscore.rendering.templates.strings import TrackedStr, TrackedValue, copied, origin_of, syntax
+
+_USUAL_LENGTH = 32
+
+
+class TrackedInt(int, TrackedValue):
+    """An input number."""
+
+
+class TrackedFloat(float, TrackedValue):
+    """An input number."""
+
+
+class TrackedBool(int, TrackedValue):
+    """An input truth value; `bool` itself cannot be subclassed, so the environment's tests know it."""
+
+    def __str__(self) -> str:
+        return str(bool(self))
+
+    __repr__ = __str__
+
+
+class TrackedDict(dict[Any, Any], TrackedValue):  # Any: JSON values
+    """An input object."""
+
+
+class TrackedList(list[Any], TrackedValue):  # Any: JSON values
+    """An input array."""
+
+
+def wrap(value: Any, path: tuple[str | int, ...]) -> Any:  # Any: JSON values
+    """A copy of JSON-like data whose leaves know their path.
+
+    `None` stays what it is. Raises RecursionError on data nested too deeply.
+    """
+    if value is None:
+        return None
+    origin = origin_of_path(path)
+    if isinstance(value, str):
+        return copied(value, origin)
+    made: TrackedBool | TrackedInt | TrackedFloat | TrackedDict | TrackedList
+    if isinstance(value, Mapping):
+        made = TrackedDict()
+        for key, item in value.items():
+            wrapped = wrap(item, (*path, key))
+            made[_tracked_key(key, origin_of(wrapped) or origin_of_path((*path, key)))] = wrapped
+    elif isinstance(value, (list, tuple)):
+        made = TrackedList([wrap(item, (*path, i)) for i, item in enumerate(value)])
+    elif isinstance(value, bool):
+        made = TrackedBool(value)
+    elif isinstance(value, int):
+        made = TrackedInt(value)
+    elif isinstance(value, float):
+        made = TrackedFloat(value)
+    else:
+        return value
+    made._origin = origin
+    return made
+
+
+def _tracked_key(key: Any, origin: Origin) -> Any:  # Any: JSON keys, or what a caller's dict holds
+    if not isinstance(key, str):
+        return key
+    return _usual_key(key, origin) if len(key) < _USUAL_LENGTH else syntax(key, origin)
+
+
+@lru_cache(maxsize=4096)
+def _usual_key(key: str, origin: Origin) -> TrackedStr:
+    return syntax(key, origin)

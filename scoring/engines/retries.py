@@ -1,0 +1,131 @@
+"""An engine that is started again when it fails, and what it failed on tried again alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from tokscore.dataset.errors import EngineError
+from tokscore.scoring.engines.contract import SequenceScores, TokenSequence
+
+if TYPE_CHECKING:
+    from tokscore.dataset.manifest import Setting
+    from tokscore.scoring.engines.contract import Engine
+    from tokscore.scoring.engines.spec import EngineSpec
+
+# Sequences that fail alone, one after the other, before the engine is taken to be broken.
+MAX_FAILURES = 8
+# Details that differ from one start to the next without a reason.
+CHANCE = {"self_test_max_difference"}
+
+
+class EngineFailure(NamedTuple):
+    """The engine failed twice on a sequence, the second time with nothing else in it.
+
+    Attributes:
+        reason: What it said.
+    """
+
+    reason: str
+
+
+class RetryingEngine:
+    """Runs an engine; a failure of it costs the sequences that it fails on alone, not the run.
+
+    Attributes:
+        details: How the engine scores; of the latest start.
+    """
+
+    def __init__(self, spec: EngineSpec, longest: int, tell: Callable[[str], None]) -> None:
+        """Start the engine.
+
+        Raises:
+            EngineError: It cannot start.
+        """
+        self._spec = spec
+        self._longest = longest
+        self._tell = tell
+        self._n_failures = 0
+        self._engine: Engine | None = spec.start(longest)
+        self.details: Mapping[str, Setting] = getattr(self._engine, "details", {})
+
+    def _running(self) -> Engine:
+        if self._engine is None:
+            self._engine = self._spec.start(self._longest)
+            before, self.details = self.details, getattr(self._engine, "details", {})
+            differences = [
+                f"{name.replace('_', '-')} was {before.get(name)} and is {self.details.get(name)}"
+                for name in sorted({*before, *self.details} - CHANCE)
+                if before.get(name) != self.details.get(name)
+            ]
+            if differences:
+                self._tell(
+                    f"warning: the engine that was started again runs otherwise: {'; '.join(differences)}."
+                )
+        return self._engine
+
+    def score(
+        self, sequences: Iterable[TokenSequence]
+    ) -> Iterator[tuple[int, SequenceScores | EngineFailure]]:
+        """Key and scores of every sequence, in any order.
+
+        Raises:
+            EngineError: The engine failed on nothing in particular or on too many, or does not start again.
+        """
+        in_flight: dict[int, TokenSequence] = {}
+
+        def drawn() -> Iterator[TokenSequence]:
+            for sequence in sequences:
+                in_flight[sequence.key] = sequence
+                yield sequence
+
+        remaining = drawn()
+        while True:
+            try:
+                for key, scores in self._running().score(remaining):
+                    in_flight.pop(key, None)
+                    self._n_failures = 0
+                    yield key, scores
+            except EngineError as error:
+                if not in_flight:
+                    raise
+                self._tell(
+                    f"warning: {error}\nStarting the engine again; "
+                    f"{len(in_flight):,} sequences that it had are scored one at a time."
+                )
+                self.close()
+            else:
+                return
+            for key in list(in_flight):
+                result = self.score_alone(in_flight.pop(key))
+                if result is not None:
+                    yield key, result
+
+    def score_alone(self, sequence: TokenSequence) -> SequenceScores | EngineFailure | None:
+        """Score one sequence with nothing else in the engine; None where it returns nothing.
+
+        Raises:
+            EngineError: This failed too often in a row, or the engine does not start again.
+        """
+        engine = self._running()
+        try:
+            scores = dict(engine.score([sequence])).get(sequence.key)
+        except EngineError as error:
+            self.close()
+            self._n_failures += 1
+            if self._n_failures >= MAX_FAILURES:
+                raise EngineError(
+                    f"the engine failed on {MAX_FAILURES} sequences in a row, each alone. "
+                    f"The last time it said: {error}"
+                ) from error
+            return EngineFailure(str(error))
+        self._n_failures = 0
+        return scores
+
+    def close(self) -> None:
+        """Free the model; the next sequence starts the engine again."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            with suppress(Exception):  # one that failed may fail at this, too
+                engine.close()

@@ -1,0 +1,386 @@
+"""The vLLM engine: prompt log-probabilities as arrays, on a GPU or on vLLM's CPU build."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tokscore.dataset.errors import ConversationError, EngineError
+from tokscore.scoring.engines.contract import SequenceScores, TokenSequence, last_line
+from tokscore.scoring.engines.model import switch_length_of
+from tokscore.scoring.engines.row_checks import check_scores
+from tokscore.scoring.engines.vllm.path_check import LIMIT, LIMIT_16_BIT, PLAIN_TOP_K, PathCheck, PathError
+from tokscore.scoring.engines.vllm.results import KEEP, from_flat, from_tensors, keep_tensors
+from tokscore.scoring.engines.vllm.settings import VllmSettings, check_config, vllm_settings
+from tokscore.scoring.engines.vllm.worker import MARK, WorkerSettings, runs_of
+
+if TYPE_CHECKING:
+    from tokscore.dataset.manifest import ModelIdentity, Setting
+    from tokscore.scoring.engines.spec import EngineSpec
+
+# How a prompt's rows are taken: scored in the workers, vLLM's own tensors, or vLLM's flat lists.
+FUSED, TENSORS, FLAT = PATHS = ("fused", "tensors", "flat")
+# Batches that wait in vLLM, so that it never waits for Python, and batches sorted by length at a time.
+QUEUED_BATCHES = {"cpu": 2, "gpu": 4}
+WINDOW_BATCHES = {"cpu": 4, "gpu": 32}
+
+# Environment variables, where the user did not set them.
+_SETTINGS = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    # A forked process would inherit the locks of threads that torch and tokenizers have started here.
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+}
+
+# Classes of vllm: the library is not typed for us.
+Vllm = Any
+
+
+class VllmEngine:
+    """Scores with vLLM's own settings for speed, except those that make prompt logprobs wrong.
+
+    It sets vLLM's environment variables where the user did not, for this process.
+
+    Attributes:
+        identity: What the manifest says of model and engine.
+        max_length: Most tokens of one sequence.
+        vocab_size: Width of the logits.
+        details: The path in use, the settings that follow from memory, and the self-test's difference.
+    """
+
+    def __init__(self, spec: EngineSpec, longest: int) -> None:
+        """Start vLLM, choose a path and test it.
+
+        Raises:
+            EngineError: vLLM cannot load or run the model, or no path passes the self-test.
+        """
+        self.identity: ModelIdentity = spec.identity
+        self.max_length = spec.model.max_length
+        self.vocab_size = spec.model.vocab_size
+        self._spec = spec
+        self._longest = longest
+        self._n_requests = 0
+        self.details: Mapping[str, Setting] = {}
+        reasons = []
+        for path in PATHS if spec.options.path == "auto" else (spec.options.path,):
+            try:
+                self._start(path)
+            except (PathError, EngineError) as error:
+                reasons.append(f"{path}: {error}")
+                # Whatever went wrong with this vLLM, one that never started will not start again.
+                if not isinstance(error, PathError):
+                    raise
+                self.close()
+            else:
+                return
+        raise EngineError("vLLM runs, but no way to take its logprobs works.\n" + "\n".join(reasons))
+
+    def _start(self, path: str) -> None:
+        """Start vLLM for one path and test it.
+
+        Raises:
+            EngineError: vLLM does not start.
+            PathError: It does, but the path cannot be used.
+        """
+        spec = self._spec
+        with _quiet(), _engine_errors("could not start"):
+            settings = self._load(path)
+        self._path = path
+        device = "cpu" if self._on_cpu else "gpu"
+        self._queued_tokens = settings.batch_tokens * QUEUED_BATCHES[device]
+        self._window_tokens = settings.batch_tokens * WINDOW_BATCHES[device]
+        details: dict[str, Setting] = {
+            "path": path,
+            "batch_tokens": settings.batch_tokens,
+            "head_dtype": spec.identity.dtype,
+        }
+        if path == FUSED:
+            details |= self._install(settings)
+            details["logits_bytes"] = settings.logits_bytes
+            details["logits_rows"] = max(1, settings.logits_bytes // (4 * self.vocab_size))
+        else:
+            self._refuse_what_only_the_fused_path_can()
+        if path != FLAT:
+            keep_tensors()
+        if self._switch_length is not None:
+            # vLLM has one kind of positions for all sequences, by the longest that it is started for.
+            details["positions"] = "long" if self._longest + 1 > self._switch_length else "short"
+        if self._quantization is not None:
+            details["quantization"] = self._quantization
+        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+            if settings.arguments[name] > 1:
+                details[name] = settings.arguments[name]
+        if "gpu_memory_utilization" in settings.arguments:
+            details["gpu_memory_utilization"] = settings.arguments["gpu_memory_utilization"]
+        difference = self._self_test(settings.batch_tokens)
+        if difference is not None:
+            details["self_test_max_difference"] = round(difference, 7)
+        self.details = details
+
+    def _load(self, path: str) -> VllmSettings:
+        for name, value in _SETTINGS.items():
+            os.environ.setdefault(name, value)
+        # vLLM wants room for one more token than it is given, past the model's maximum too.
+        os.environ["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
+        # On a CPU it complains that Triton is not there.
+        logging.getLogger("torch._library.triton").setLevel(logging.ERROR)
+        import torch
+        from vllm import LLM
+        from vllm.platforms import current_platform
+
+        _mend_llvmlite()
+        self._on_cpu = bool(current_platform.is_cpu())
+        gpu_bytes = None
+        if self._on_cpu:
+            if self._spec.options.tensor_parallel * self._spec.options.pipeline_parallel == 1:
+                os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+            # Otherwise vLLM leaves torch one thread, which suits a server that decodes.
+            os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
+        else:
+            gpu_bytes = int(current_platform.get_device_total_memory())
+        settings = vllm_settings(self._spec, self._longest, stock=path != FUSED, gpu_bytes=gpu_bytes)
+        self._llm = LLM(**settings.arguments)
+        self._engine = self._llm.llm_engine
+        check_config(self._engine.vllm_config, self._longest)
+        model_config = self._engine.vllm_config.model_config
+        self._switch_length = switch_length_of(model_config.hf_text_config)
+        self._quantization = None if model_config.quantization is None else str(model_config.quantization)
+        return settings
+
+    def _install(self, settings: VllmSettings) -> dict[str, str]:
+        """Have the workers score; with logits in float32 where that is asked for or costs little."""
+        wanted = self._spec.options.head_dtype
+        attempts = {"auto": (not self._on_cpu, False), "float32": (True,), "model": (False,)}[wanted]
+        reason: Exception | None = None
+        for in_float32 in dict.fromkeys(attempts):
+            worker = WorkerSettings(
+                self._spec.top_k, self._spec.temperature, in_float32, settings.logits_bytes
+            )
+            try:
+                with _quiet():
+                    found: list[dict[str, str]] = self._llm.collective_rpc(
+                        "tokscore_install", args=(tuple(worker),)
+                    )
+            except Exception as error:  # noqa: BLE001 (whatever a worker raises, and vLLM's own)
+                reason = error
+            else:
+                return found[-1]
+        raise PathError(last_line(reason)) if reason else AssertionError
+
+    def _refuse_what_only_the_fused_path_can(self) -> None:
+        if self._spec.temperature != 1:
+            raise PathError(
+                f"vLLM's own step ignores the temperature for prompts, so it cannot score at "
+                f"{self._spec.temperature}; use --engine transformers"
+            )
+        if self._spec.options.head_dtype == "float32" and self._spec.identity.dtype != "float32":
+            raise PathError("a float32 head needs the fused path")
+
+    def _self_test(self, batch_tokens: int) -> float | None:
+        """Largest difference between this path and vLLM's plain one; None where this is the plain one.
+
+        Raises:
+            PathError: Rows are missing, impossible, or differ by more than rounding explains.
+        """
+        limit = LIMIT if self.identity.dtype == "float32" else LIMIT_16_BIT
+        check = PathCheck(self.vocab_size, self._spec.temperature, limit)
+        sequences = check.sequences(self._longest, batch_tokens)
+        plain_top_k = min(self.vocab_size, max(PLAIN_TOP_K, self._spec.top_k))
+        try:
+            here = dict(self.score(sequences))
+            for sequence in sequences:
+                scores = here[sequence.key]
+                check_scores(scores, sequence.n_rows, self._spec.top_k, "self-test", sequence.targets())
+            if self._path == FLAT:
+                return None
+            plain = dict(self._score(sequences, FLAT, plain_top_k))
+        except (EngineError, ConversationError) as error:
+            raise PathError(str(error).partition("\n")[0]) from error
+        return max(check.difference(here[key], plain[key]) for key in here)
+
+    def score(self, sequences: Iterable[TokenSequence]) -> Iterator[tuple[int, SequenceScores]]:
+        """Key and scores of every sequence, the longest of each window first.
+
+        Raises:
+            EngineError: vLLM failed, or returned other rows than asked for.
+        """
+        return self._score(sequences, self._path, self._spec.top_k)
+
+    def _score(
+        self, sequences: Iterable[TokenSequence], path: str, top_k: int
+    ) -> Iterator[tuple[int, SequenceScores]]:
+        """A bounded loop: requests go in while others run, and results come out as they are done."""
+        windows = _Windows(sequences, self._window_tokens)
+        running: dict[str, TokenSequence] = {}
+        n_queued = 0
+        try:
+            while True:
+                while n_queued < self._queued_tokens and (sequence := windows.take()) is not None:
+                    if sequence.n_rows == 0:
+                        yield sequence.key, _no_rows(top_k, with_entropy=path == FUSED)
+                        continue
+                    with _quiet(), _engine_errors("failed"):
+                        running[self._add(sequence, path, top_k)] = sequence
+                    n_queued += len(sequence.token_ids)
+                if not running:
+                    return
+                # While vLLM is busy with what it has.
+                windows.look_ahead(self._queued_tokens)
+                with _quiet(), _engine_errors("failed"):
+                    outputs = self._engine.step()
+                for output in outputs:
+                    done = running.pop(output.request_id, None) if output.finished else None
+                    if done is not None:
+                        n_queued -= len(done.token_ids)
+                        yield done.key, _scores_of(output, done, path, top_k)
+        finally:
+            if running:
+                with suppress(Exception), _quiet():  # The engine may be gone.
+                    self._engine.abort_request(list(running))
+
+    def _add(self, sequence: TokenSequence, path: str, top_k: int) -> str:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        token_ids = sequence.token_ids
+        if len(token_ids) > self._longest:
+            raise EngineError(
+                f"sequence {sequence.key} has {len(token_ids)} tokens; vLLM was started for {self._longest}."
+            )
+        extra: dict[str, object] = {} if path == FLAT else {KEEP: True}
+        if path == FUSED:
+            runs = None if sequence.wanted is None else runs_of(sequence.wanted)
+            extra[MARK] = runs
+            # What follows the last wanted token does not change its score.
+            token_ids = token_ids if runs is None else token_ids[: runs[-1] + 1]
+        parameters = SamplingParams(
+            max_tokens=1,
+            temperature=0,
+            prompt_logprobs=top_k,
+            flat_logprobs=path == FLAT,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            extra_args=extra or None,
+        )
+        self._n_requests += 1
+        name = str(self._n_requests)
+        prompt = {"type": "token", "prompt_token_ids": token_ids.tolist()}
+        self._engine.add_request(name, prompt, parameters)
+        return name
+
+    def close(self) -> None:
+        """Stop vLLM and free the model."""
+        from vllm.distributed import cleanup_dist_env_and_memory
+
+        with _quiet():
+            self._engine.engine_core.shutdown()
+            del self._llm, self._engine
+            cleanup_dist_env_and_memory()
+
+
+class _Windows:
+    """Sequences in windows of a number of tokens, the longest of each first; the next window fills slowly."""
+
+    def __init__(self, sequences: Iterable[TokenSequence], max_tokens: int) -> None:
+        self._sequences = iter(sequences)
+        self._max_tokens = max_tokens
+        self._current: deque[TokenSequence] = deque()
+        self._next: list[TokenSequence] = []
+        self._n_next = 0
+        self._is_exhausted = False
+
+    def take(self) -> TokenSequence | None:
+        """The next sequence; None where there is none left."""
+        if not self._current:
+            self.look_ahead(self._max_tokens)
+            self._current = deque(sorted(self._next, key=lambda sequence: -len(sequence.token_ids)))
+            self._next, self._n_next = [], 0
+        return self._current.popleft() if self._current else None
+
+    def look_ahead(self, n_tokens: int) -> None:
+        """Draw sequences of about `n_tokens` for the window after this one, as far as it has room."""
+        stop = min(self._n_next + n_tokens, self._max_tokens)
+        while self._n_next < stop and not self._is_exhausted:
+            sequence = next(self._sequences, None)
+            if sequence is None:
+                self._is_exhausted = True
+                return
+            self._next.append(sequence)
+            self._n_next += len(sequence.token_ids)
+
+
+def _scores_of(output: Vllm, sequence: TokenSequence, path: str, top_k: int) -> SequenceScores:
+    if path == FLAT:
+        return from_flat(output.prompt_logprobs, sequence, top_k)
+    return from_tensors(output.prompt_logprobs, sequence, top_k, is_fused=path == FUSED)
+
+
+def _no_rows(top_k: int, *, with_entropy: bool) -> SequenceScores:
+    return SequenceScores(
+        logprobs=np.empty(0, np.float32),
+        ranks=np.empty(0, np.int32),
+        top_ids=np.empty((0, top_k), np.int32),
+        top_logprobs=np.empty((0, top_k), np.float32),
+        entropy=np.empty(0, np.float32) if with_entropy else None,
+    )
+
+
+def _mend_llvmlite() -> None:
+    """Where numba is loaded, have its handle of LLVM take no `__name__` for a function of LLVM.
+
+    vLLM's CPU build reads the `__dict__` of whatever any module holds, and breaks on a function.
+    """
+    bindings = sys.modules.get("llvmlite.binding.ffi")
+    if bindings is None or not hasattr(bindings.lib, "__dict__"):
+        return
+    handle = type(bindings.lib)
+    function = handle.__getattr__
+
+    def only_functions(self: object, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return function(self, name)
+
+    handle.__getattr__ = only_functions
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Python warnings, and with stdout, which is for results, going to stderr.
+
+    Redirecting the file descriptor covers what C++ and child processes print.
+    """
+    sys.stdout.flush()
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
+
+
+@contextmanager
+def _engine_errors(what: str) -> Iterator[None]:
+    """Any failure of vLLM as an engine error that ends with its last line."""
+    try:
+        yield
+    except EngineError:
+        raise
+    except Exception as error:  # vLLM raises its own, pydantic's, torch's and built-in errors.
+        raise EngineError(
+            f"vLLM {what}: {last_line(error)}\n"
+            "Set VLLM_LOGGING_LEVEL=INFO to see its log, or use --engine transformers."
+        ) from error
