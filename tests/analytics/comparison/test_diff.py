@@ -104,7 +104,7 @@ def test_tokens_without_a_logprob_are_counted_apart(
     assert (report.total.n_tokens, report.total.n_unscored) == (sum(len(c.token_ids) - 1 for c in teacher), 9)
 
 
-def test_fault_38_parts_and_their_order_change_no_number(
+def test_parts_and_their_order_change_no_number(
     teacher: list[Any], student: list[Any], write_dataset: Make
 ) -> None:
     whole = diff(write_dataset(teacher), write_dataset(student))
@@ -113,7 +113,7 @@ def test_fault_38_parts_and_their_order_change_no_number(
     assert whole == divided == shuffled
 
 
-def test_fault_38_batches_change_no_number(
+def test_batches_change_no_number(
     teacher: list[Any], student: list[Any], write_dataset: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = write_dataset(teacher), write_dataset(student)
@@ -122,9 +122,7 @@ def test_fault_38_batches_change_no_number(
     assert diff(*paths) == whole
 
 
-def test_fault_39_a_role_without_tokens_has_count_0_and_no_means(
-    conversation: Make, write_dataset: Make
-) -> None:
+def test_a_role_without_tokens_has_count_0_and_no_means(conversation: Make, write_dataset: Make) -> None:
     ours = [conversation("c", [("system", 0), ("user", 3)])]
     path = write_dataset(ours)
     system, user, template = diff(path, path).groups
@@ -132,7 +130,7 @@ def test_fault_39_a_role_without_tokens_has_count_0_and_no_means(
     assert (system.n_tokens, system.teacher_logprob, system.gjs.lower) == (0, None, None)
 
 
-def test_fault_50_a_dataset_against_itself_has_exact_zeros(teacher: list[Any], write_dataset: Make) -> None:
+def test_a_dataset_against_itself_has_exact_zeros(teacher: list[Any], write_dataset: Make) -> None:
     report = diff(write_dataset(teacher), write_dataset(teacher))
     for row in report.rows():
         if not row.n_tokens:
@@ -146,7 +144,7 @@ def test_fault_50_a_dataset_against_itself_has_exact_zeros(teacher: list[Any], w
         assert row.gjs.upper > 0
 
 
-def test_fault_50_every_ratio_of_a_dataset_to_itself_is_1(teacher: list[Any], write_dataset: Make) -> None:
+def test_every_ratio_of_a_dataset_to_itself_is_1(teacher: list[Any], write_dataset: Make) -> None:
     path = write_dataset(teacher)
     for batch in Comparison(path, path):
         np.testing.assert_array_equal(np.exp(batch.teacher_logprobs - batch.student_logprobs), 1.0)
@@ -224,7 +222,7 @@ def test_per_token_intervals_come_with_their_place(
     assert (batch.limits.kl_teacher_student.lower[mine] <= kl(log_p, log_q)).all()
 
 
-def test_fault_51_ids_beyond_the_smaller_vocabulary_are_counted(
+def test_ids_beyond_the_smaller_vocabulary_are_counted(
     conversation: Make, teacher: list[Any], write_dataset: Make
 ) -> None:
     padded = [
@@ -238,7 +236,7 @@ def test_fault_51_ids_beyond_the_smaller_vocabulary_are_counted(
     assert report.total.n_beyond_vocabulary == expected > 0
 
 
-def test_fault_44_realised_logprobs_and_ranks_are_the_same_for_any_k(
+def test_realised_logprobs_and_ranks_are_the_same_for_any_k(
     teacher: list[Any], student: list[Any], write_dataset: Make
 ) -> None:
     batches = [
@@ -310,7 +308,7 @@ def test_unknown_groupings_are_refused(teacher: list[Any], write_dataset: Make) 
         diff(path, path, by="colour")
 
 
-def test_fault_47_alpha_is_checked_before_anything_is_read(write_dataset: Make, tmp_path: Any) -> None:
+def test_alpha_is_checked_before_anything_is_read(write_dataset: Make, tmp_path: Any) -> None:
     with pytest.raises(UsageError, match="alpha is 1; expected"):
         diff(tmp_path / "absent", tmp_path / "absent", alpha=1.0)
 

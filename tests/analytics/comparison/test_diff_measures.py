@@ -97,12 +97,12 @@ def test_realised_tokens_give_ratios_ranks_and_probabilities(both: Both) -> None
     assert total.teacher_rank == pytest.approx((ranks.mean(), (ranks == 1).mean()))
 
 
-def test_fault_52_the_pooled_effective_sample_size_uses_raw_weights() -> None:
+def test_the_pooled_effective_sample_size_uses_raw_weights() -> None:
     weights = np.array([1.0, 1, 1, 1, 2, 2, 2, 2])
     assert effective_sample_size(weights.sum(), (weights**2).sum(), 8) == pytest.approx(0.9, abs=1e-15)
 
 
-def test_fault_52_the_effective_sample_size_is_pooled_over_conversations(
+def test_the_effective_sample_size_is_pooled_over_conversations(
     conversation: Make, write_dataset: Make
 ) -> None:
     ours = [conversation("ones", [("user", 4)]), conversation("twos", [("user", 4)], seed=1)]

@@ -100,7 +100,7 @@ def test_a_shorter_sequence_is_refused(conversation: Make, write_dataset: Make) 
         list(pairing(write_dataset([ours]), write_dataset([longer])))
 
 
-def test_fault_50_another_tokenizer_is_refused(conversation: Make, write_dataset: Make) -> None:
+def test_another_tokenizer_is_refused(conversation: Make, write_dataset: Make) -> None:
     ours = [conversation("c")]
     teacher, student = write_dataset(ours), write_dataset(ours, tokenizer={"name": "B", "sha256": "f" * 64})
     with pytest.raises(InputError, match=r"the tokenizer is tok \(sha256 tttttttttttt\) and B \(sha256 ffff"):
@@ -115,7 +115,7 @@ def test_another_name_of_the_same_tokenizer_is_fine(conversation: Make, write_da
 @pytest.mark.parametrize(
     ("name", "here", "there"), [("temperature", 1.0, 0.7), ("logprob_mode", "raw", "processed")]
 )
-def test_fault_50_other_settings_are_refused(
+def test_other_settings_are_refused(
     conversation: Make, write_dataset: Make, name: str, here: object, there: object
 ) -> None:
     ours = [conversation("c")]

@@ -56,26 +56,26 @@ def one(*p: float, k: int | None = None, vocab_size: int | None = None) -> TopK:
     return listed(np.array([p]), k or len(p))._replace(vocab_size=vocab_size)
 
 
-def test_fault_42_jsd_counts_the_mass_outside_the_teachers_list() -> None:
+def test_jsd_counts_the_mass_outside_the_teachers_list() -> None:
     teacher, student = one(0.5, 0.5), one(0.001, 0.001, 0.998)
     bounds = topk_divergences(teacher, student).gjs
     assert bounds.lower[0] == pytest.approx(0.685932, abs=5e-7)
     assert bounds.upper[0] == pytest.approx(0.685932, abs=5e-7)
 
 
-def test_fault_42_total_variation_counts_it_too() -> None:
+def test_total_variation_counts_the_mass_outside_the_students_list_too() -> None:
     bounds = topk_total_variation(one(0.5, 0.5), one(0.001, 0.001, 0.998))
     assert (bounds.lower[0], bounds.upper[0]) == pytest.approx((0.998, 0.998), abs=1e-12)
 
 
-def test_fault_43_a_cut_student_list_gives_an_interval_that_contains_0() -> None:
+def test_a_cut_student_list_gives_an_interval_that_contains_0() -> None:
     bounds = topk_divergences(one(0.6, 0.3, 0.1), one(0.6, 0.3, 0.1, k=2)).gjs
     assert bounds.lower[0] == 0.0
     assert bounds.upper[0] == pytest.approx(0.0693147, abs=5e-8)
 
 
 @pytest.mark.parametrize("k", [1, 50])
-def test_fault_44_the_realised_token_counts_for_any_k(k: int) -> None:
+def test_the_realised_token_counts_for_any_k(k: int) -> None:
     rng = np.random.default_rng(0)
     p, q = rng.dirichlet(np.ones(80), 20), rng.dirichlet(np.ones(80), 20)
     token_ids = np.argmin(p, axis=1)
@@ -90,57 +90,57 @@ def test_fault_44_the_realised_token_counts_for_any_k(k: int) -> None:
 
 
 @pytest.mark.parametrize(("alpha", "expected"), [(0.1, 0.0307158), (0.5, 0.0842938), (0.9, 0.0312532)])
-def test_fault_45_gjs_weights_the_teacher_with_alpha(alpha: float, expected: float) -> None:
+def test_gjs_weights_the_teacher_with_alpha(alpha: float, expected: float) -> None:
     lower, upper, unresolved = topk_gjs(*one(0.7, 0.2, 0.1)[:2], *one(0.3, 0.4, 0.3)[:2], alpha)
     assert (lower[0], upper[0]) == pytest.approx((expected, expected), abs=5e-8)
     assert unresolved[0] == pytest.approx(0.0, abs=1e-12)
 
 
-def test_fault_45_the_name_of_a_kl_says_its_direction() -> None:
+def test_the_name_of_a_kl_says_its_direction() -> None:
     teacher, student = one(0.7, 0.2, 0.1, vocab_size=3), one(0.3, 0.4, 0.3, vocab_size=3)
     both = topk_divergences(teacher, student)
     for bounds, expected in ((both.kl_teacher_student, 0.344618), (both.kl_student_teacher, 0.352653)):
         assert (bounds.lower[0], bounds.upper[0]) == pytest.approx((expected, expected), abs=5e-7)
 
 
-def test_fault_46_jsd_of_opposites_stays_below_ln_2() -> None:
+def test_jsd_of_opposites_stays_below_ln_2() -> None:
     bounds = topk_divergences(one(0.999, 0.001), one(0.001, 0.999)).gjs
     assert bounds.lower[0] == pytest.approx(0.685240, abs=5e-7)
     assert bounds.upper[0] <= math.log(2)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0, -0.1, math.nan])
-def test_fault_47_alpha_at_the_ends_is_refused_with_the_names_of_the_kls(alpha: float) -> None:
+def test_alpha_at_the_ends_is_refused_with_the_names_of_the_kls(alpha: float) -> None:
     with pytest.raises(UsageError, match=r"kl_teacher_student.*kl_student_teacher"):
         topk_gjs(*one(0.7, 0.3)[:2], *one(0.3, 0.7)[:2], alpha)
 
 
-def test_fault_48_a_truncated_sum_below_0_is_completed_not_clamped() -> None:
+def test_a_truncated_sum_below_0_is_completed_not_clamped() -> None:
     bounds = topk_divergences(one(0.9, 0.1, k=1), one(0.6, 0.4, k=1)).kl_student_teacher
     assert bounds.lower[0] == pytest.approx(0.311239, abs=5e-7)
     assert bounds.upper[0] == math.inf
 
 
-def test_fault_49_half_precision_is_refused() -> None:
+def test_half_precision_is_refused() -> None:
     teacher = one(0.7, 0.3)
     half = TopK(teacher.ids, teacher.logprobs.astype(np.float16))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="float16; expected float32 or float64"):
         topk_divergences(half, teacher)
 
 
-def test_fault_49_a_list_that_sums_to_more_than_1_is_refused() -> None:
+def test_a_list_that_sums_to_more_than_1_is_refused() -> None:
     with pytest.raises(TokenError, match=r"sum to 1\.01.*half precision"):
         topk_divergences(one(0.7, 0.31), one(0.7, 0.3))
 
 
-def test_fault_49_equal_logits_stored_in_float32_and_in_float64_show_no_divergence() -> None:
+def test_equal_logits_stored_in_float32_and_in_float64_show_no_divergence() -> None:
     logits = np.random.default_rng(4).normal(0, 5, (500, 80))
     p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     for bounds in topk_divergences(listed(p, 20, np.float32), listed(p, 20), alpha=0.3):
         assert not bounds.lower.any()
 
 
-def test_fault_50_a_list_against_itself_has_lower_limits_of_exactly_0() -> None:
+def test_a_list_against_itself_has_lower_limits_of_exactly_0() -> None:
     rng = np.random.default_rng(1)
     for scale in (0.5, 3, 12):
         logits = rng.normal(0, scale, (3000, 60))
@@ -151,7 +151,7 @@ def test_fault_50_a_list_against_itself_has_lower_limits_of_exactly_0() -> None:
                 assert not bounds.lower.any()
 
 
-def test_fault_51_vocabularies_of_other_sizes_are_compared_by_id() -> None:
+def test_vocabularies_of_other_sizes_are_compared_by_id() -> None:
     p, q = np.array([[0.5, 0.3, 0.2]]), np.array([[0.4, 0.3, 0.1, 0.2]])
     teacher, student = listed(p, 3)._replace(vocab_size=3), listed(q, 4)._replace(vocab_size=4)
     both = topk_divergences(teacher, student)
@@ -161,7 +161,7 @@ def test_fault_51_vocabularies_of_other_sizes_are_compared_by_id() -> None:
     assert both.kl_student_teacher.upper[0] == math.inf
 
 
-def test_fault_51_an_id_beyond_the_smaller_vocabulary_has_no_mass_there() -> None:
+def test_an_id_beyond_the_smaller_vocabulary_has_no_mass_there() -> None:
     def side(ids: list[int], p: list[float], vocab_size: int) -> TopK:
         return TopK(np.array([ids]), np.log(np.array([p])), None, vocab_size)
 

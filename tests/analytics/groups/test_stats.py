@@ -60,23 +60,21 @@ def test_coverage_of_a_score_dataset(conversations: list[Any], write_dataset: Ma
     assert report.total.n_scored == report.total.n_tokens - 7
 
 
-def test_fault_38_parts_and_their_order_change_no_number(
-    conversations: list[Any], write_dataset: Make
-) -> None:
+def test_parts_and_their_order_change_no_number(conversations: list[Any], write_dataset: Make) -> None:
     whole = stats(write_dataset(conversations))
     assert whole == stats(write_dataset(conversations, n_parts=3))
     assert whole == stats(write_dataset(conversations[::-1], n_parts=2))
 
 
-def test_fault_38_a_short_and_a_long_sequence_in_two_parts(conversation: Make, write_dataset: Make) -> None:
+def test_a_short_and_a_long_sequence_give_the_same_in_one_part_and_in_two(
+    conversation: Make, write_dataset: Make
+) -> None:
     ours = [conversation("short", [], seed=1), conversation("long", [("user", 98)], seed=2)]
     assert [len(scored.token_ids) for scored in ours] == [1, 99]
     assert stats(write_dataset(ours)) == stats(write_dataset(ours, n_parts=2))
 
 
-def test_fault_39_a_role_without_tokens_has_count_0_and_no_mean(
-    conversations: list[Any], write_dataset: Make
-) -> None:
+def test_a_role_without_tokens_has_count_0_and_no_mean(conversations: list[Any], write_dataset: Make) -> None:
     (system,) = [row for row in stats(write_dataset(conversations)).groups if row.group == "system"]
     assert (system.n_tokens, system.n_messages, system.tokens_per_message) == (0, 7, 0.0)
     assert (system.mean_logprob, system.perplexity, system.rank1_share) == (None, None, None)

@@ -55,13 +55,13 @@ def reported(trace: Trace, branch: Sequence[int]) -> TokenCounts:
     return TokenCounts(n_input, n_output, n_input + n_output)
 
 
-def test_fault_22_a_shared_prefix_counts_once() -> None:
+def test_a_shared_prefix_counts_once() -> None:
     trace = Trace([recorded(-1, [0, 0]), recorded(0, [1]), recorded(1, [1] * 2), recorded(1, [1] * 4)])
     assert trace_counts(trace) == (2, 7, 9)
     assert branch_counts(trace) == [(2, 3, 5), (2, 5, 7)]
 
 
-def test_fault_23_a_prompt_counts_beyond_what_is_on_its_branch() -> None:
+def test_a_prompt_counts_beyond_what_is_on_its_branch() -> None:
     trace = Trace(linear([message(-1), answer(-1, 10, 5), message(-1), answer(-1, 17, 5)]))
     assert trace_counts(trace) == (12, 10, 22)
     assert branch_counts(trace) == [(12, 10, 22)]
