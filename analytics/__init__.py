@@ -1,5 +1,8 @@
 """Score tables to aggregates and divergences.
 
+In: datasets with a row of scores per token. Out: answers by group of tokens, with their limits.
+Must not know: templates, how an engine works, or how a result is printed.
+
 `stats` and `diff` give frames with a row per group of tokens, `stats_report` and `diff_report` the same as
 objects with all that the commands print.
 """

@@ -1,5 +1,8 @@
 """Conversations to attributed tokens.
 
+In: conversations and trajectories as others wrote them. Out: token ids, each with message, role and field.
+Must not know: engines, scores, or what is computed from them.
+
 `render` makes a token dataset of conversations, `load_tokens` a frame of a dataset. `Renderer` renders single
 conversations, `continue_with` appends turns to one that is rendered.
 """

@@ -1,5 +1,8 @@
 """Tokens to log-probabilities.
 
+In: rendered tokens and a model. Out: a row of scores for every token, written as a dataset.
+Must not know: where ids came from, or what is computed from the rows.
+
 `score` makes a score dataset of conversations or tokens, `load_scores` a frame of it. Nothing here imports
 torch, transformers or vLLM before an engine starts.
 """

@@ -1,9 +1,10 @@
-"""Imports point one way: cli -> analytics -> scoring -> rendering -> dataset, and within rooms too."""
+"""Imports point one way: cli -> analytics -> scoring -> rendering -> dataset, and run in no circle inside a room."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ("dataset", "rendering", "scoring", "analytics", "cli")
 MODULES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 FOLDERS = {*ROOMS, "tests", "examples"}
+Graph = dict[str, set[str]]
 
 
 def imported_modules(source: str, package: str) -> Iterator[str]:
@@ -61,3 +63,71 @@ def test_wrong_imports_are_found(room: str, source: str, wrong: list[str]) -> No
 
 def test_every_room_has_modules() -> None:
     assert {path.relative_to(ROOT).parts[0] for path in MODULES} == set(ROOMS)
+
+
+def name_of(path: Path) -> str:
+    """What the module at this path below the root is imported as."""
+    return ".".join(["tokscore", *path.with_suffix("").parts]).removesuffix(".__init__")
+
+
+def imports_by_module(sources: Mapping[Path, str]) -> Graph:
+    """What each module imports of the others; inside functions and for type checkers counts like anywhere."""
+    known = {name_of(path) for path in sources}
+    graph: Graph = {}
+    for path, source in sources.items():
+        package = ".".join(["tokscore", *path.parts[:-1]])
+        names = set(imported_modules(source, package))
+        modules = {name if name in known else name.rpartition(".")[0] for name in names} & known
+        graph[name_of(path)] = modules - {name_of(path)}
+    return graph
+
+
+def imports_by_folder(sources: Mapping[Path, str]) -> Graph:
+    """What the modules of each folder import of other folders."""
+    folder = {name_of(path): str(path.parent) for path in sources}
+    graph: Graph = {name: set() for name in folder.values()}
+    for module, imported in imports_by_module(sources).items():
+        graph[folder[module]] |= {folder[name] for name in imported} - {folder[module]}
+    return graph
+
+
+def circle(graph: Graph) -> list[str]:
+    """One circle of imports, its first name repeated at the end; empty without one."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(reversed(error.args[1]))
+    return []
+
+
+def room_of(**modules: str) -> dict[Path, str]:
+    """Sources of a room called `dataset`; two underscores stand for a slash."""
+    return {Path(f"dataset/{name.replace('__', '/')}.py"): source for name, source in modules.items()}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from tokscore.dataset.rows import COLUMNS",
+        "from tokscore.dataset import rows",
+        "from . import rows",
+        "def f():\n    import tokscore.dataset.rows",
+        "if TYPE_CHECKING:\n    from tokscore.dataset.rows import Row",
+    ],
+)
+def test_circles_of_modules_are_found(source: str) -> None:
+    modules = room_of(rows="from tokscore.dataset.schema import SCHEMA", schema=source)
+    found = circle(imports_by_module(modules))
+    assert found[0] == found[-1]
+    assert set(found) == {"tokscore.dataset.rows", "tokscore.dataset.schema"}
+
+
+def test_circles_of_folders_are_found_where_modules_have_none() -> None:
+    modules = room_of(
+        rows="from tokscore.dataset.parquet.files import open_file",
+        parquet__files="",
+        parquet__columns="from tokscore.dataset.schema import SCHEMA",
+        schema="",
+    )
+    assert circle(imports_by_module(modules)) == []
+    assert set(circle(imports_by_folder(modules))) == {"dataset", "dataset/parquet"}
