@@ -26,8 +26,7 @@ from tokscore.rendering.attribution.tokenizer import ChatTokenizer
 from tokscore.rendering.attribution.vocabulary import vocabulary_table
 from tokscore.rendering.batches import render_many
 from tokscore.rendering.conversations.conversation import Conversation
-from tokscore.rendering.reading.formats import load_format
-from tokscore.rendering.reading.plan import Line, Plan, plan_files, read_lines
+from tokscore.rendering.reading.plan import PART_BYTES, Line, Plan, plan_files, read_lines
 from tokscore.rendering.reading.records import Records, error_place
 from tokscore.rendering.recorded_ids.attribute import Recorded, branch_items
 from tokscore.rendering.recorded_ids.branch import RecordedBranch
@@ -91,7 +90,7 @@ class ConversationSource:
         records: Records | None = None,
     ) -> None:
         self.plan = plan
-        self._records = Records(plan, "openai") if records is None else records
+        self._records = Records(plan) if records is None else records
         self.renderer = renderer
         self._tools = tools
         self.length_limit = length_limit
@@ -295,10 +294,8 @@ def open_source(
     from tokscore.rendering.attribution.renderer import Renderer, Verify
 
     chosen = Verify.SAMPLE if verify is None else verify
-    if input_format is not None:
-        load_format(input_format)  # a wrong name is said before anything is read
-    plan = plan_files(inputs) if part_bytes is None else plan_files(inputs, part_bytes=part_bytes)
-    records = Records(plan, input_format)
+    plan = plan_files(inputs, input_format, part_bytes=PART_BYTES if part_bytes is None else part_bytes)
+    records = Records(plan)
     source_template = None if template is None else _read_template(template)
     tokenizer = ChatTokenizer(model, revision=revision, template=source_template)
     now = _parse_time(template_time)

@@ -66,7 +66,7 @@ class RecordedInput:
             InputError: A file is missing, empty or damaged.
             UsageError: There is no such format.
         """
-        self._records = Records(plan_files(inputs), input_format)
+        self._records = Records(plan_files(inputs, input_format))
         self.input_format = self._records.format.name
         self.failures: list[FailedConversation] = []
 

@@ -19,6 +19,7 @@ from tokscore.dataset.errors import InputError
 from tokscore.dataset.files import temporary_copy
 from tokscore.rendering.conversations.conversation import CUT_ARRAY, CUT_FILE
 from tokscore.rendering.reading.compression import decompressed
+from tokscore.rendering.reading.formats import all_formats
 from tokscore.rendering.reading.parquet import only_present
 
 if TYPE_CHECKING:
@@ -112,7 +113,8 @@ def _from_parquet(path: Path, name: str) -> Path:
 
     def write(copy: BinaryIO) -> None:
         with pq.ParquetFile(path) as table:
-            present = only_present(pa.struct(table.schema_arrow))
+            open_keys = frozenset[str]().union(*(each.open_keys for each in all_formats()))
+            present = only_present(pa.struct(table.schema_arrow), open_keys)
             for batch in table.iter_batches(_BATCH_ROWS):
                 encode = _encoded if all(map(_is_finite, batch.columns)) else _encoded_with_infinities
                 copy.writelines(encode(present(row)) for row in batch.to_pylist())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,37 +10,34 @@ if TYPE_CHECKING:
 
 _Change = Callable[[Any], Any]  # Any: JSON values
 
-# Objects below these have keys of their own, which templates print or ask for; others those of their format.
-_OPEN = frozenset(
-    {"tools", "tool_defs", "functions", "tool_calls", "function_call", "arguments", "parameters", "content"}
-)
 
-
-def only_present(kind: pa.DataType) -> _Change:
-    """A function that leaves out the keys without a value of tool calls, tools and parts of contents.
+def only_present(kind: pa.DataType, open_keys: Set[str]) -> _Change:
+    """A function that leaves out the keys without a value of some objects, such as tool calls and tools.
 
     It makes objects of maps, whose keys are those of the row; both at any depth.
 
     Args:
         kind: Arrow type of the values that it takes, as Python has them.
+        open_keys: Objects below these have keys of their own, which templates print or ask for; others have
+            those of their format.
     """
-    return _change(kind, is_open=False) or (lambda value: value)
+    return _change(kind, open_keys, is_open=False) or (lambda value: value)
 
 
-def _change(kind: pa.DataType, *, is_open: bool) -> _Change | None:
+def _change(kind: pa.DataType, open_keys: Set[str], *, is_open: bool) -> _Change | None:
     """None where nothing can be left out."""
     import pyarrow.types as pt
 
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
-        return _of_list(_change(kind.value_type, is_open=is_open))
+        return _of_list(_change(kind.value_type, open_keys, is_open=is_open))
     if pt.is_map(kind):
-        return _of_map(_change(kind.item_type, is_open=is_open))
+        return _of_map(_change(kind.item_type, open_keys, is_open=is_open))
     if not pt.is_struct(kind):
         return None
     changes = {
         field.name: change
         for field in kind
-        if (change := _change(field.type, is_open=is_open or field.name in _OPEN)) is not None
+        if (change := _change(field.type, open_keys, is_open=is_open or field.name in open_keys)) is not None
     }
     return _of_object(changes, is_open=is_open) if changes or is_open else None
 

@@ -6,23 +6,26 @@ import codecs
 import hashlib
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
-
-import msgspec
 
 from tokscore.dataset.errors import ConversationError, InputError
 from tokscore.dataset.manifest import InputFile, Part
 from tokscore.rendering.conversations.conversation import decode_record
 from tokscore.rendering.reading.files import spool, unpacked
+from tokscore.rendering.reading.formats import detect_format, load_format
 from tokscore.rendering.reading.formats.batch_files import batch_pairs
+from tokscore.rendering.reading.formats.format import Format
+from tokscore.rendering.reading.record_names import RecordName, record_name
 
 PART_BYTES = 4 * 2**20
 STDIN = "-"
+_TRIED_FILES, _TRIED_LINES = 8, 50
 
 
 class Plan(NamedTuple):
-    """What is read, and in which parts.
+    """The files to read, divided into parts.
 
     Attributes:
         paths: Files to read; of standard input and compressed files, temporary copies.
@@ -31,6 +34,8 @@ class Plan(NamedTuple):
         n_records: Lines that are not blank.
         renamed: Ids that were taken already, with the id given instead.
         places: The inputs as they were named.
+        format: Of all records.
+        is_format_given: The user named it.
     """
 
     paths: tuple[Path, ...]
@@ -39,6 +44,8 @@ class Plan(NamedTuple):
     n_records: int
     renamed: tuple[tuple[str, str], ...]
     places: tuple[Path, ...]
+    format: Format
+    is_format_given: bool
 
 
 class Line(NamedTuple):
@@ -55,37 +62,9 @@ class Line(NamedTuple):
     content: bytes
 
 
-class _Record(msgspec.Struct):
-    """The only fields that planning needs, of whatever type: other formats may use the names otherwise."""
-
-    id: object = None
-    custom_id: object = None
-    instance_id: object = None
-    group: object = None
-
-
-_RECORD = msgspec.json.Decoder(_Record)
-
-
-def _peek(line: bytes) -> _Record:
-    try:
-        return _RECORD.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        try:
-            found = decode_record(line)  # Python's JSON has infinities
-        except ConversationError:
-            return _Record()
-        return _Record(*(found.get(name) for name in _Record.__struct_fields__))
-
-
-def _own_id(record: _Record, name: str, number: int) -> str:
-    """The record's `id`, `custom_id` of a batch or `instance_id` of an agent, otherwise `basename:line`."""
-    given = (
-        record.custom_id if isinstance(record.custom_id, str) else None,
-        record.id if isinstance(record.id, (str, int)) and not isinstance(record.id, bool) else None,
-        record.instance_id if isinstance(record.instance_id, str) else None,
-    )
-    return next((str(each) for each in given if each not in (None, "")), f"{name}:{number}")
+def _own_id(found: RecordName, name: str, number: int) -> str:
+    """The name that the record gives itself, otherwise `basename:line`."""
+    return found.conversation_id or f"{name}:{number}"
 
 
 def _without_mark(line: bytes, number: int) -> bytes:
@@ -93,17 +72,23 @@ def _without_mark(line: bytes, number: int) -> bytes:
     return line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
 
 
-def plan_files(inputs: Sequence[str], *, part_bytes: int = PART_BYTES) -> Plan:
+def plan_files(
+    inputs: Sequence[str], input_format: str | None = None, *, part_bytes: int = PART_BYTES
+) -> Plan:
     """Read the inputs once and divide them.
 
     Args:
         inputs: Paths, also of files compressed with gzip or zstd; `-` is standard input.
+        input_format: One of `formats.FORMATS`; by default that of the first record that looks like one,
+            `openai` where none does.
         part_bytes: A part ends with the line in which it reaches this size, or with the last of the
             neighbouring records that have the same `group` as that line.
 
     Raises:
+        UsageError: There is no such format.
         InputError: A file is missing, empty or damaged, or there are no inputs.
     """
+    given_format = None if input_format is None else load_format(input_format)
     given = [spool(sys.stdin.buffer) if name == STDIN else _existing(name) for name in inputs]
     names = ["stdin" if name == STDIN else Path(name).name for name in inputs]
     whole = [unpacked(path, name) for path, name in zip(given, names, strict=True)]
@@ -111,6 +96,7 @@ def plan_files(inputs: Sequence[str], *, part_bytes: int = PART_BYTES) -> Plan:
     paths = tuple(source.path for source in sources)
     names = [names[source.input_index] for source in sources]
     places = tuple(Path(inputs[source.input_index]) for source in sources)
+    chosen = given_format or _find_format(paths)
     taken: set[str] = set()
     repeats: dict[str, int] = {}
     files: list[InputFile] = []
@@ -130,7 +116,7 @@ def plan_files(inputs: Sequence[str], *, part_bytes: int = PART_BYTES) -> Plan:
 
         with path.open("rb") as handle:
             for number, line in enumerate(handle, 1):
-                record = _peek(_without_mark(line, number)) if line.strip() else None
+                record = record_name(_without_mark(line, number), chosen) if line.strip() else None
                 is_full = position - start >= part_bytes
                 if is_full and not (record and group is not None and record.group == group):
                     close_part(position)
@@ -153,7 +139,29 @@ def plan_files(inputs: Sequence[str], *, part_bytes: int = PART_BYTES) -> Plan:
         files.append(InputFile(name, position, digest.hexdigest()))
     if not n_records:
         raise InputError(f"{', '.join(names)}: only blank lines; expected one conversation a line, as JSON.")
-    return Plan(paths, tuple(files), tuple(parts), n_records, tuple(renamed), places)
+    return Plan(
+        paths,
+        tuple(files),
+        tuple(parts),
+        n_records,
+        tuple(renamed),
+        places,
+        chosen,
+        given_format is not None,
+    )
+
+
+def _find_format(paths: Sequence[Path]) -> Format:
+    for path in paths[:_TRIED_FILES]:
+        with path.open("rb") as handle:
+            for number, line in enumerate(islice(handle, _TRIED_LINES), 1):
+                try:
+                    found = detect_format(decode_record(_without_mark(line, number)))
+                except ConversationError:
+                    continue
+                if found is not None:
+                    return found
+    return load_format("openai")
 
 
 def _unused(wanted: str, taken: set[str], repeats: dict[str, int]) -> str:
@@ -192,6 +200,8 @@ def read_lines(plan: Plan, part: Part) -> Iterator[Line]:
                 raise InputError(f"{name} became shorter while it was read; run again when it is complete.")
             line = _without_mark(line, number)
             if line.strip():
-                identifier = part.renamed.get(str(number)) or _own_id(_peek(line), name, number)
+                identifier = part.renamed.get(str(number)) or _own_id(
+                    record_name(line, plan.format), name, number
+                )
                 yield Line(number, identifier, line)
             number += 1

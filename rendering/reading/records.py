@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import NamedTuple
 
 from tokscore.dataset.errors import ConversationError
@@ -11,10 +10,9 @@ from tokscore.dataset.manifest import Part
 from tokscore.dataset.tokens import FailedConversation
 from tokscore.rendering.conversations.conversation import Conversation, decode_record
 from tokscore.rendering.conversations.trace import Node, Trace, linear
-from tokscore.rendering.reading.formats import Place, detect_format, load_format, parse_record
+from tokscore.rendering.reading.formats import parse_record
+from tokscore.rendering.reading.formats.format import Place
 from tokscore.rendering.reading.plan import Line, Plan, read_lines
-
-_TRIED_PARTS, _TRIED_LINES = 4, 20
 
 
 class TraceRecord(NamedTuple):
@@ -39,20 +37,9 @@ class Records:
         format: How.
     """
 
-    def __init__(self, plan: Plan, input_format: str | None = None) -> None:
-        """Find the format.
-
-        Args:
-            plan: What is read.
-            input_format: One of `formats.FORMATS`; by default that of the first record that looks like one,
-                `openai` where none does.
-
-        Raises:
-            UsageError: There is no such format.
-        """
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.format = load_format(input_format or _find_format(plan))
-        self._is_given = input_format is not None
+        self.format = plan.format
 
     def read(self, line: Line, part: Part) -> Trace | Conversation:
         """The record in one line.
@@ -61,7 +48,9 @@ class Records:
             ConversationError: It cannot be used.
         """
         place = Place(self.plan.places[part.file], line.number)
-        return parse_record(decode_record(line.content), self.format, place, is_given=self._is_given)
+        return parse_record(
+            decode_record(line.content), self.format, place, is_given=self.plan.is_format_given
+        )
 
     def traces(self) -> Iterator[TraceRecord | FailedConversation]:
         """All records in the order of the input."""
@@ -93,18 +82,6 @@ def error_place(error: ConversationError, name: str, number: int) -> tuple[str, 
     """File and line of what is wrong: those of the record, if it was not put together from several files."""
     file, _, line = error.source.rpartition(":")
     return (file, int(line)) if file else (name, number)
-
-
-def _find_format(plan: Plan) -> str:
-    for part in plan.parts[:_TRIED_PARTS]:
-        for line in islice(read_lines(plan, part), _TRIED_LINES):
-            try:
-                found = detect_format(decode_record(line.content))
-            except ConversationError:
-                continue
-            if found is not None:
-                return found.name
-    return "openai"
 
 
 def _as_trace(conversation: Conversation) -> Trace:

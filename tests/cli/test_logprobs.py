@@ -80,7 +80,9 @@ def test_shards_one_after_the_other_and_the_statistics_at_the_end(
     from tokscore.rendering import source
     from tokscore.rendering.reading import plan
 
-    monkeypatch.setattr(source, "plan_files", lambda inputs: plan.plan_files(inputs, part_bytes=120))
+    monkeypatch.setattr(
+        source, "plan_files", lambda inputs, *_, **_more: plan.plan_files(inputs, part_bytes=120)
+    )
     given = (write_jsonl(*RECORDS), "-m", tiny_model, "-o", tmp_path / "out")
     first = logprobs(*given, "--shard", "2/3")
     assert first.exit_code == 0, first.stderr

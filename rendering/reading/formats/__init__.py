@@ -6,16 +6,18 @@ Must not know: files, templates or tokenizers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib import import_module
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tokscore.dataset.errors import ConversationError, UsageError
-from tokscore.rendering.conversations.conversation import Conversation
-from tokscore.rendering.conversations.trace import Trace
+from tokscore.rendering.reading.formats.format import Format
+
+if TYPE_CHECKING:
+    from tokscore.rendering.conversations.conversation import Conversation
+    from tokscore.rendering.conversations.trace import Trace
+    from tokscore.rendering.reading.formats.format import Place
 
 # In the order in which a first record is tried; adding a format takes one module and one line.
 FORMATS: Mapping[str, str] = {
@@ -33,51 +35,6 @@ FORMATS: Mapping[str, str] = {
 }
 
 
-class Place(NamedTuple):
-    """Where a record was read.
-
-    Attributes:
-        path: The input as the user named it; some formats keep the training step in a folder's name.
-        number: 1-based line or element.
-    """
-
-    path: Path
-    number: int
-
-
-def _never(_record: Mapping[str, Any]) -> bool:  # Any: JSON values
-    """For formats without ids; a function with a name, since formats are sent to other processes."""
-    return False
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """One format.
-
-    Attributes:
-        name: As given to `--input-format`.
-        fields: The fields that are read, in the words of the project that writes them.
-        has_ids: Records can carry token ids.
-        has_logprobs: Records can carry logprobs.
-        has_branches: One record can hold several branches.
-        example: One record as a line of JSON.
-        matches: Whether a first record looks like this format.
-        holds_ids: Whether a record carries token ids in the fields of this format; never without any.
-        parse: The trajectory in one record; raises ConversationError with the JSON path, what was found and
-            what was expected.
-    """
-
-    name: str
-    fields: str
-    has_ids: bool
-    has_logprobs: bool
-    has_branches: bool
-    example: str
-    matches: Callable[[Mapping[str, Any]], bool]  # Any: JSON values
-    parse: Callable[[Mapping[str, Any], Place], Trace | Conversation]  # Any: JSON values
-    holds_ids: Callable[[Mapping[str, Any]], bool] = _never  # Any: JSON values
-
-
 @lru_cache
 def load_format(name: str) -> Format:
     """The format of that name.
@@ -93,26 +50,22 @@ def load_format(name: str) -> Format:
     return found
 
 
+def all_formats() -> Iterator[Format]:
+    """Every format, in the order in which a first record is tried."""
+    return map(load_format, FORMATS)
+
+
 def detect_format(record: Mapping[str, Any]) -> Format | None:  # Any: JSON values
     """The format that a record looks like, None where it looks like none; one whose ids it has goes first."""
     with_ids = _format_of_ids(record)
     if with_ids is not None:
         return with_ids
-    formats = (load_format(name) for name in FORMATS)
-    return next((each for each in formats if each.matches(record)), None)
-
-
-# A record without any of them has no ids.
-_ID_FIELDS = frozenset(
-    {"traces", "nodes", "trajectory", "response", "token_ids", "tokens", "prompt_token_ids", "branches"}
-)
+    return next((each for each in all_formats() if each.matches(record)), None)
 
 
 def _format_of_ids(record: Mapping[str, Any]) -> Format | None:  # Any: JSON values
-    if _ID_FIELDS.isdisjoint(record):
-        return None
-    formats = (load_format(name) for name in FORMATS)
-    return next((each for each in formats if each.holds_ids(record)), None)
+    candidates = (each for each in all_formats() if not each.token_id_keys.isdisjoint(record))
+    return next((each for each in candidates if each.holds_ids(record)), None)
 
 
 def parse_record(
@@ -138,7 +91,7 @@ def parse_record(
                 "expected one format a run.",
                 hint=f"Give the files one by one, or --input-format {other.name}.",
             )
-    elif not is_given and not _ID_FIELDS.isdisjoint(record) and not chosen.holds_ids(record):
+    elif not is_given and not chosen.holds_ids(record):
         other = _format_of_ids(record)
         if other is not None:
             raise ConversationError(

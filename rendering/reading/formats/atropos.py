@@ -10,8 +10,8 @@ import numpy as np
 from tokscore.dataset.errors import ConversationError, counted
 from tokscore.rendering.conversations.conversation import check_messages, kind_of, shown
 from tokscore.rendering.conversations.trace import IdPlace, Node, NodeTokens, Trace
-from tokscore.rendering.reading.formats import Format, Place
 from tokscore.rendering.reading.formats.fields import get, id_array, logprob_array, metadata_text, need
+from tokscore.rendering.reading.formats.format import Format, Place
 from tokscore.rendering.reading.formats.tokens import mask_nodes, shifted
 
 if TYPE_CHECKING:
@@ -123,7 +123,6 @@ FORMAT = Format(
     name="atropos",
     fields="tokens[][], masks[][], inference_logprobs[][], messages[][], scores, advantages, ref_logprobs, "
     "overrides, group_overrides",
-    has_ids=True,
     has_logprobs=True,
     has_branches=True,
     example='{"tokens": [[1, 4093, 198, 26843, 2, 198, 1, 520, 9531, 198, 19556, 17, 2]], "masks": '
@@ -134,4 +133,5 @@ FORMAT = Format(
     matches=_matches,
     parse=_parse,
     holds_ids=_matches,
+    token_id_keys=frozenset({"tokens"}),
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokscore.rendering.conversations.conversation import Conversation, read_conversation
-from tokscore.rendering.reading.formats import Format, Place
+from tokscore.rendering.reading.formats.format import Format, Place
 from tokscore.rendering.reading.formats.sharegpt import tools_or_text
 
 
@@ -25,7 +25,6 @@ FORMAT = Format(
     fields="messages[role, content, reasoning_content|reasoning, tool_calls, tool_call_id, name], "
     "tools (also as JSON text), "
     "chat_template_kwargs, id, metadata",
-    has_ids=False,
     has_logprobs=False,
     has_branches=False,
     example='{"id": "a", "messages": [{"role": "user", "content": "Hi"}, '

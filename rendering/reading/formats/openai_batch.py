@@ -19,7 +19,6 @@ from tokscore.rendering.conversations.conversation import (
     shown,
 )
 from tokscore.rendering.conversations.trace import NO_PARENT, IdPlace, Node, NodeTokens, Trace, Usage
-from tokscore.rendering.reading.formats import Format, Place
 from tokscore.rendering.reading.formats.fields import (
     get,
     id_array,
@@ -28,6 +27,7 @@ from tokscore.rendering.reading.formats.fields import (
     need,
     object_at,
 )
+from tokscore.rendering.reading.formats.format import Format, Place
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -347,7 +347,6 @@ FORMAT = Format(
     "prompt_token_ids, prompt_logprobs]], error. A choice is a branch; ids are read where both prompt and "
     "choices have them, as vLLM writes them with return_token_ids; otherwise logprobs.content[token, bytes, "
     "logprob] where its tokens are those that are rendered",
-    has_ids=True,
     has_logprobs=True,
     has_branches=True,
     example='{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "m", '
@@ -355,4 +354,6 @@ FORMAT = Format(
     matches=_matches,
     parse=_parse,
     holds_ids=_holds_ids,
+    token_id_keys=frozenset({"response"}),
+    id_keys=("custom_id", "id"),
 )

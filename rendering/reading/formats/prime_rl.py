@@ -10,7 +10,6 @@ import numpy as np
 
 from tokscore.dataset.errors import ConversationError, counted
 from tokscore.rendering.conversations.trace import IdPlace, NodeTokens, Trace
-from tokscore.rendering.reading.formats import Format, Place
 from tokscore.rendering.reading.formats.fields import (
     flag_array,
     get,
@@ -20,6 +19,7 @@ from tokscore.rendering.reading.formats.fields import (
     need,
     spread,
 )
+from tokscore.rendering.reading.formats.format import Format, Place
 from tokscore.rendering.reading.formats.tokens import mask_nodes
 from tokscore.rendering.reading.formats.verifiers import step_of
 
@@ -92,7 +92,6 @@ def _logprobs(record: Mapping[str, Any], mask: NDArray[np.bool_]) -> NDArray[np.
 FORMAT = Format(
     name="prime-rl",
     fields="token_ids, loss_mask, inference_logprobs, trainer_logprobs, advantages, rewards, step, rank",
-    has_ids=True,
     has_logprobs=True,
     has_branches=False,
     example='{"step": 3, "rank": 0, '
@@ -102,4 +101,5 @@ FORMAT = Format(
     matches=_matches,
     parse=_parse,
     holds_ids=_matches,
+    token_id_keys=frozenset({"token_ids"}),
 )

@@ -16,8 +16,8 @@ from tokscore.rendering.conversations.conversation import (
     shown,
 )
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace, linear
-from tokscore.rendering.reading.formats import Format, Place
 from tokscore.rendering.reading.formats.fields import get, metadata_text, need, object_at
+from tokscore.rendering.reading.formats.format import Format, Place
 
 _CALL = "function_call"
 _ASSISTANT = "assistant"
@@ -149,7 +149,6 @@ FORMAT = Format(
     fields="conversations[from, value], system, tools; human and user are the user, gpt, chatgpt, assistant, "
     "bot and model the assistant, tool, observation and function a tool, function_call holds tool calls; "
     "chosen[from, value] and rejected[from, value] behind them are two branches",
-    has_ids=False,
     has_logprobs=False,
     has_branches=True,
     example='{"id": "a", "conversations": [{"from": "human", "value": "Hi"}, '

@@ -8,8 +8,8 @@ from typing import Any
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import check_message
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace, Usage
-from tokscore.rendering.reading.formats import Format, Place
 from tokscore.rendering.reading.formats.fields import get, metadata_text, need, object_at
+from tokscore.rendering.reading.formats.format import Format, Place
 from tokscore.rendering.reading.formats.openai_batch import usage_of
 
 _MINI = "mini-swe-agent"
@@ -107,7 +107,6 @@ FORMAT = Format(
     fields="history[role, content, tool_calls, tool_call_ids, thinking_blocks, agent, is_demo], trajectory, "
     "environment, info of SWE-agent, each agent a branch of its own; messages[role, content, tool_calls, "
     "tool_call_id, extra.response.usage], info, trajectory_format, instance_id of mini-swe-agent",
-    has_ids=False,
     has_logprobs=False,
     has_branches=True,
     example='{"trajectory_format": "mini-swe-agent-1.1", "info": {"exit_status": "Submitted"}, "messages": '

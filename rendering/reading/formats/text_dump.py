@@ -7,8 +7,8 @@ from typing import Any
 
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace
-from tokscore.rendering.reading.formats import Format, Place
 from tokscore.rendering.reading.formats.fields import metadata_text, need
+from tokscore.rendering.reading.formats.format import Format, Place
 
 # verl's names, then SkyRL's.
 _FIELDS = (("input", "output"), ("input_prompt", "output_response"))
@@ -47,7 +47,6 @@ FORMAT = Format(
     fields="input, output (verl) or input_prompt, output_response (SkyRL), tokenised as they are: the first "
     "as prompt, the second as sampled; all other fields, such as score, step and gts, are metadata. verl "
     "drops special tokens from its text, so that the ids of its dumps are not those that were sampled",
-    has_ids=False,
     has_logprobs=False,
     has_branches=False,
     example='{"input": "<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n", '

@@ -13,7 +13,6 @@ from tokscore.dataset.errors import ConversationError, counted
 from tokscore.dataset.tokens import NO_MESSAGE, run_spans
 from tokscore.rendering.conversations.conversation import check_messages, check_objects, shown
 from tokscore.rendering.conversations.trace import NO_PARENT, IdPlace, Node, NodeTokens, Trace
-from tokscore.rendering.reading.formats import Format, Place
 from tokscore.rendering.reading.formats.fields import (
     flag_array,
     get,
@@ -22,6 +21,7 @@ from tokscore.rendering.reading.formats.fields import (
     need,
     object_at,
 )
+from tokscore.rendering.reading.formats.format import Format, Place
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -377,7 +377,6 @@ FORMAT = Format(
     name="tokens",
     fields="prompt_token_ids, completion_token_ids, mask, roles[[role, n_tokens, message_index]], "
     "is_content, logprobs, messages, tools, metadata, or branches[] of these",
-    has_ids=True,
     has_logprobs=True,
     has_branches=True,
     example='{"id": "a", "prompt_token_ids": [1, 4093, 198, 26843, 2, 198, 1, 520, 9531, 198], '
@@ -386,4 +385,5 @@ FORMAT = Format(
     matches=_matches,
     parse=_parse,
     holds_ids=_matches,
+    token_id_keys=frozenset({"branches", "prompt_token_ids"}),
 )

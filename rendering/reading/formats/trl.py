@@ -13,8 +13,8 @@ from tokscore.rendering.conversations.conversation import (
     kind_of,
 )
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace
-from tokscore.rendering.reading.formats import Format, Place
 from tokscore.rendering.reading.formats.fields import metadata_text
+from tokscore.rendering.reading.formats.format import Format, Place
 from tokscore.rendering.reading.formats.sharegpt import tools_or_text
 
 _ASSISTANT = "assistant"
@@ -134,7 +134,6 @@ FORMAT = Format(
     "all numbers, flags and texts "
     "beside them, such as label, score and margin, are metadata. Without a prompt, chosen and rejected share "
     "their first equal messages; where each is one message, messages are the prompt",
-    has_ids=False,
     has_logprobs=False,
     has_branches=True,
     example='{"prompt": [{"role": "user", "content": "Hi"}], "chosen": [{"role": "assistant", "content": '

@@ -21,7 +21,6 @@ from tokscore.rendering.conversations.trace import (
     Usage,
     check_parents,
 )
-from tokscore.rendering.reading.formats import Format, Place
 from tokscore.rendering.reading.formats.fields import (
     flag_array,
     get,
@@ -32,6 +31,7 @@ from tokscore.rendering.reading.formats.fields import (
     object_at,
     spread,
 )
+from tokscore.rendering.reading.formats.format import Format, Place
 from tokscore.rendering.reading.formats.openai_batch import check_counts
 from tokscore.rendering.reading.formats.tokens import shifted
 
@@ -297,7 +297,6 @@ FORMAT = Format(
     name="verifiers",
     fields="traces[nodes[parent, message, sampled, token_ids, mask, is_content, logprobs, advantages, "
     "reference_logprobs, usage], calls[node, usage], tools, rewards], env, task, group, run, ok, errors",
-    has_ids=True,
     has_logprobs=True,
     has_branches=True,
     example='{"traces": [{"nodes": [{"parent": null, "message": {"role": "user", "content": "Hi"}, '
@@ -308,4 +307,5 @@ FORMAT = Format(
     matches=_matches,
     parse=_parse,
     holds_ids=_holds_ids,
+    token_id_keys=frozenset({"nodes", "traces"}),
 )

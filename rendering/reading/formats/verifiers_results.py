@@ -12,7 +12,6 @@ import numpy as np
 from tokscore.dataset.errors import ConversationError, counted
 from tokscore.rendering.conversations.conversation import check_objects, kind_of
 from tokscore.rendering.conversations.trace import NO_PARENT, IdPlace, Node, NodeTokens, Trace, linear
-from tokscore.rendering.reading.formats import Format, Place
 from tokscore.rendering.reading.formats.fields import (
     flag_array,
     get,
@@ -21,6 +20,7 @@ from tokscore.rendering.reading.formats.fields import (
     metadata_text,
     need,
 )
+from tokscore.rendering.reading.formats.format import OPEN_KEYS, Format, Place
 from tokscore.rendering.reading.formats.tokens import Share, share_messages, shifted, unshared
 from tokscore.rendering.reading.formats.verifiers import openai_message, openai_tools
 
@@ -329,7 +329,6 @@ FORMAT = Format(
     name="verifiers-results",
     fields="prompt, completion, reward, tool_defs|tools, trajectory[prompt, completion, tokens[prompt_ids, "
     "prompt_mask, completion_ids, completion_mask, completion_logprobs]]",
-    has_ids=True,
     has_logprobs=True,
     has_branches=True,
     example='{"prompt": [{"role": "user", "content": "Hi"}], "completion": [{"role": "assistant", "content": '
@@ -340,4 +339,6 @@ FORMAT = Format(
     matches=_matches,
     parse=_parse,
     holds_ids=_holds_ids,
+    token_id_keys=frozenset({"trajectory"}),
+    open_keys=OPEN_KEYS | {"tool_defs"},
 )

@@ -11,7 +11,8 @@ import pytest
 from tokscore.rendering import ChatTokenizer, Conversation, Renderer
 from tokscore.rendering.conversations.trace import Node, NodeTokens, Trace, linear
 from tokscore.rendering.drift import find_drift
-from tokscore.rendering.reading.formats import Place, load_format
+from tokscore.rendering.reading.formats import load_format
+from tokscore.rendering.reading.formats.format import Place
 from tokscore.rendering.recorded_ids.alignment import common_prefix, common_suffix
 from tokscore.rendering.recorded_ids.attribute import Recorded, attribute_recorded, branch_items
 from tokscore.rendering.recorded_ids.branch import RecordedBranch

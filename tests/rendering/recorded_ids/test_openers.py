@@ -10,7 +10,8 @@ import pytest
 
 from tokscore.rendering import ChatTokenizer, Renderer
 from tokscore.rendering.conversations.trace import Trace
-from tokscore.rendering.reading.formats import Place, load_format
+from tokscore.rendering.reading.formats import load_format
+from tokscore.rendering.reading.formats.format import Place
 from tokscore.rendering.recorded_ids.attribute import Recorded, attribute_recorded, branch_items
 from tokscore.rendering.recorded_ids.branch import RecordedBranch
 

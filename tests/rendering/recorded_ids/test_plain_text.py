@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import CHATML
 from tokscore.rendering import ChatTokenizer, RenderedTokens, Renderer
 from tokscore.rendering.conversations.trace import Trace
-from tokscore.rendering.reading.formats import Place
+from tokscore.rendering.reading.formats.format import Place
 from tokscore.rendering.reading.formats.trl import FORMAT as TRL
 from tokscore.rendering.recorded_ids.attribute import attribute_recorded, branch_items
 from tokscore.rendering.recorded_ids.branch import RecordedBranch

@@ -12,8 +12,8 @@ import pytest
 
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.trace import Trace
-from tokscore.rendering.reading.formats import Format, Place
 from tokscore.rendering.reading.formats.atropos import FORMAT as ATROPOS
+from tokscore.rendering.reading.formats.format import Format, Place
 from tokscore.rendering.reading.formats.prime_rl import FORMAT as PRIME_RL
 from tokscore.rendering.reading.formats.tokens import FORMAT as TOKENS
 from tokscore.rendering.reading.formats.verifiers import FORMAT as VERIFIERS

@@ -13,14 +13,8 @@ from tokenizers import Tokenizer
 
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import Conversation
-from tokscore.rendering.reading.formats import (
-    FORMATS,
-    Format,
-    Place,
-    detect_format,
-    load_format,
-    parse_record,
-)
+from tokscore.rendering.reading.formats import FORMATS, detect_format, load_format, parse_record
+from tokscore.rendering.reading.formats.format import Format, Place
 from tokscore.rendering.reading.formats.openai_batch import FORMAT as BATCH
 
 from .message_records import DATA, PLACE, batch, records

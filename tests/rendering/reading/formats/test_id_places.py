@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tokscore.rendering.reading.formats import Format
+from tokscore.rendering.reading.formats.format import Format
 from tokscore.rendering.reading.formats.openai_batch import FORMAT as BATCH
 
 from .message_records import batch

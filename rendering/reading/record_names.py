@@ -1,0 +1,54 @@
+"""The name that a record gives itself, and its group, read without the rest of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from tokscore.dataset.errors import ConversationError
+from tokscore.rendering.conversations.conversation import decode_record
+
+if TYPE_CHECKING:
+    from tokscore.rendering.reading.formats.format import Format
+
+
+class RecordName(NamedTuple):
+    """Fields of a record that planning needs.
+
+    Attributes:
+        conversation_id: None where the record has none.
+        group: JSON value by which neighbours belong together, None without.
+    """
+
+    conversation_id: str | None
+    group: object
+
+
+def record_name(line: bytes, chosen: Format) -> RecordName:
+    """The name and the group in one line; nothing of a line that is no JSON object."""
+    *names, group = _values(line, (*chosen.id_keys, chosen.group_key))
+    found = (str(each) for each in names if isinstance(each, (str, int)) and not isinstance(each, bool))
+    return RecordName(next(filter(None, found), None), group)
+
+
+def _values(line: bytes, keys: tuple[str, ...]) -> Sequence[object]:
+    try:
+        return msgspec.structs.astuple(_decoder(keys).decode(line))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        try:
+            found = decode_record(line)  # Python's JSON has infinities
+        except ConversationError:
+            return [None] * len(keys)
+        return [found.get(key) for key in keys]
+
+
+@lru_cache
+def _decoder(keys: tuple[str, ...]) -> msgspec.json.Decoder[msgspec.Struct]:
+    """Of objects with values of any type at the keys; keys need not be Python names."""
+    names = {f"value_{i}": key for i, key in enumerate(keys)}
+    return msgspec.json.Decoder(
+        msgspec.defstruct("Named", [(name, object, None) for name in names], rename=names)
+    )
