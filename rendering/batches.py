@@ -39,7 +39,7 @@ _COLLECTION_THRESHOLDS = (50_000, 20, 100)
 def render_many(
     renderer: Renderer, conversations: Iterable[_Item], *, first_number: int = 0
 ) -> Iterator[_Result]:
-    """What `Renderer.render` gives for each conversation, in order, with errors returned instead of raised.
+    """The result of `Renderer.render` for each conversation, in order; errors are returned, not raised.
 
     Args:
         renderer: What renders them.

@@ -148,7 +148,7 @@ def find_drift(branch: RecordedBranch, renderer: Renderer) -> Drift:
     same = Drift("", 0, "", 0, len(ids), len(ids), None, None, 0, NO_MESSAGE, None, "", "")
     refused = ""
     best: Drift | None = None
-    for with_prompt in (False, True):  # a record may end with the opener of an answer that never came
+    for with_prompt in (False, True):  # a record may end with a generation prompt that never came
         try:
             rendered = renderer.with_generation_prompt(with_prompt).render(branch.conversation)
         except ConversationError as error:

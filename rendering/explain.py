@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Explanation(NamedTuple):
-    """What rendering made of one branch of a conversation.
+    """One branch of a conversation as it was rendered.
 
     Attributes:
         conversation_id: As in a dataset.

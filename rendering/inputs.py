@@ -17,7 +17,7 @@ from tokscore.dataset.manifest import read_manifest
 from tokscore.rendering.attribution.length import LengthLimit, Truncate
 from tokscore.rendering.conversations.conversation import RESERVED_KWARGS
 from tokscore.rendering.source import ConversationSource, DatasetSource, open_source
-from tokscore.rendering.templates.budget import DEFAULT_LIMITS, TemplateLimits
+from tokscore.rendering.templates.limits import DEFAULT_LIMITS, TemplateLimits
 
 Record = Mapping[str, Any]  # Any: JSON values
 Inputs = PathName | Record | Iterable[PathName] | Iterable[Record]

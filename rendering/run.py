@@ -16,7 +16,7 @@ from tokscore.dataset.reading import Dataset, prepare_output
 from tokscore.dataset.schema import DatasetKind
 from tokscore.rendering.inputs import Inputs, input_names, open_inputs, warnings_about
 from tokscore.rendering.source import ConversationSource, TokenSource
-from tokscore.rendering.templates.budget import DEFAULT_LIMITS
+from tokscore.rendering.templates.limits import DEFAULT_LIMITS
 from tokscore.rendering.workers import PARTS_PER_WORKER, PartJob, PartResult, on_processes
 
 # Called after each conversation with (conversations done, tokens done).
@@ -137,7 +137,7 @@ def render(
 
 
 class RenderSummary(NamedTuple):
-    """What a run did.
+    """The summary of a run.
 
     Attributes:
         n_conversations: Rendered now.

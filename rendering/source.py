@@ -23,14 +23,14 @@ from tokscore.dataset.tokens import ConversationRow, FailedConversation, Rendere
 from tokscore.dataset.writing import part_name
 from tokscore.rendering.attribution.length import LengthLimit
 from tokscore.rendering.attribution.tokenizer import ChatTokenizer
-from tokscore.rendering.attribution.vocabulary import vocabulary_table
+from tokscore.rendering.attribution.vocabulary_table import vocabulary_table
 from tokscore.rendering.batches import render_many
 from tokscore.rendering.conversations.conversation import Conversation
 from tokscore.rendering.reading.plan import PART_BYTES, Line, Plan, plan_files, read_lines
 from tokscore.rendering.reading.records import Records, error_place
 from tokscore.rendering.recorded_ids.attribute import Recorded, branch_items
 from tokscore.rendering.recorded_ids.branch import RecordedBranch
-from tokscore.rendering.templates.budget import DEFAULT_LIMITS, TemplateLimits
+from tokscore.rendering.templates.limits import DEFAULT_LIMITS, TemplateLimits
 from tokscore.rendering.templates.render import uses_date
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What is done with the parts of a run, here or by several processes."""
+"""The work on the parts of a run, in this process or in several."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PARTS_PER_WORKER = 2
 
 
 class PartResult(NamedTuple):
-    """What became of the conversations of one part.
+    """The outcome of one part.
 
     Attributes:
         n_conversations: Written.
@@ -50,7 +50,7 @@ class PartResult(NamedTuple):
 
 
 class Job(Protocol[T_co]):
-    """What is done with every part; picklable."""
+    """Work on one part; picklable."""
 
     def run(self, part: Part, seen: Callable[[int], None]) -> T_co:
         """Do it with one part, and call `seen` now and then, which may raise."""
@@ -104,7 +104,7 @@ class PartJob:
 
 
 def on_processes(job: Job[T], n_workers: int, parts: Sequence[Part]) -> Generator[T]:
-    """What a job makes of each part, on several processes; the results come in the order of the parts.
+    """The results of a job for each part, in the order of the parts; several processes share the work.
 
     The processes are started anew, so a script that calls this needs `if __name__ == "__main__":`.
 

@@ -10,7 +10,7 @@ from tokscore.dataset.tokens import RenderedTokens
 
 
 class Truncate(StrEnum):
-    """What happens to a conversation with more tokens than allowed."""
+    """How a conversation with more tokens than allowed is treated."""
 
     ERROR = "error"  # it becomes an error row
     LEFT = "left"  # its last tokens are kept

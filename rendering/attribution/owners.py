@@ -96,7 +96,7 @@ def run_table(runs: Runs) -> RunTable:
 
 
 class TokenOwners(NamedTuple):
-    """What each token stands for, each of shape [tokens].
+    """Owner and kind of each token; every array has shape [tokens].
 
     Attributes:
         message_indices: Owner of the first attributed character, -1 without any.

@@ -25,7 +25,7 @@ _TOOL = {
 
 
 class GenerationPrompt(NamedTuple):
-    """What a template prints before an answer.
+    """The text that a template prints before an answer.
 
     Attributes:
         token_ids: Its tokens.
@@ -52,7 +52,7 @@ class Prompts(NamedTuple):
 def find_prompts(
     tokenizer: ChatTokenizer, template: str, variables: Mapping[str, Any], *, has_tools: bool
 ) -> Prompts:
-    """What `template` prints before an answer.
+    """The text that `template` prints before an answer.
 
     Args:
         tokenizer: Turns it into ids.

@@ -27,7 +27,7 @@ from tokscore.rendering.attribution.owners import (
 from tokscore.rendering.attribution.sampled import SampledRule
 from tokscore.rendering.attribution.tokenizer import ChatTokenizer, Encoding
 from tokscore.rendering.conversations.conversation import Conversation, tool_names
-from tokscore.rendering.templates.budget import DEFAULT_LIMITS, TemplateLimits
+from tokscore.rendering.templates.limits import DEFAULT_LIMITS, TemplateLimits
 from tokscore.rendering.templates.render import (
     TEMPLATE_FAILURES,
     RenderedText,
@@ -94,7 +94,7 @@ class Renderer:
         Args:
             tokenizer: Tokenizer with its template.
             template_kwargs: Variables for the template, such as `enable_thinking`; a record's own win.
-            add_generation_prompt: End every conversation with the opener of the next answer.
+            add_generation_prompt: End every conversation with the generation prompt.
             verify: How much to compare with transformers.
             limits: What the template may take for one conversation.
             now: What templates that print the date take it to be; the time of this call by default.
@@ -114,7 +114,7 @@ class Renderer:
             check_template(tokenizer.chat_template(has_tools=has_tools))
 
     def with_generation_prompt(self, wanted: bool) -> Renderer:
-        """The same renderer, ending conversations with the opener of the next answer or not."""
+        """The same renderer, ending conversations with the generation prompt or not."""
         other = copy(self)
         other._add_generation_prompt = wanted
         return other
@@ -158,7 +158,7 @@ class Renderer:
         return Printed(conversation, number, template, kwargs, variables, messages, rendered)
 
     def reference_ids(self, batch: Sequence[Printed]) -> dict[int, list[int]]:
-        """What transformers' tokenizer gives for the texts whose ids are verified, by number in the input.
+        """The ids of transformers' tokenizer for the texts whose ids are verified, by number in the input.
 
         `apply_chat_template` makes the same call with its text; those it is asked for itself are left out.
         """

@@ -114,7 +114,7 @@ class SampledRule:
             roles: Role of every message.
             template: The template that printed it.
             has_tools: It was rendered with tool definitions.
-            has_generation_prompt: It ends with the opener of the next answer.
+            has_generation_prompt: It ends with the generation prompt.
         """
         is_printed = encoding.stops > encoding.starts
         printed = slice(None) if is_printed.all() else np.flatnonzero(is_printed)
@@ -143,7 +143,7 @@ class SampledRule:
         return sampled
 
     def prompts(self, template: str, *, has_tools: bool) -> Prompts:
-        """What the template prints before an answer."""
+        """The template's text before an answer."""
         key = (template, has_tools)
         if key not in self._prompts:
             self._prompts[key] = find_prompts(self._tokenizer, template, self._variables, has_tools=has_tools)

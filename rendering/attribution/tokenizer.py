@@ -261,7 +261,7 @@ class ChatTokenizer:
         return digest.hexdigest()
 
     def identity(self) -> TokenizerIdentity:
-        """What it is, by content."""
+        """The name, sizes and hash of the tokenizer, by which equal ones are known."""
         templates = [self.chat_template(has_tools=has_tools) for has_tools in (False, True)]
         return TokenizerIdentity(
             name=self.name,

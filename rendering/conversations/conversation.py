@@ -335,7 +335,7 @@ LOGPROBS_UNUSED_STATUS = "recorded_logprobs_unused"
 
 
 class AnswerLogprobs(NamedTuple):
-    """What a server said of the tokens of one answer, in order.
+    """Texts and logprobs of the tokens of one answer, in order, as a server gave them.
 
     Attributes:
         texts: The bytes of each; servers write U+FFFD for those that are no whole character.

@@ -1,4 +1,4 @@
-"""What token sequences have in common, as a tree in which every shared prefix appears once."""
+"""Token sequences as a compressed trie, in which every shared prefix is stored once."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class SharedTokens:
 
 
 def share(sequences: Sequence[NDArray[np.int32]]) -> SharedTokens:
-    """The tree of what sequences have in common from their beginning on.
+    """The prefix tree of some sequences.
 
     The time is that of sorting the sequences; while it is made, 4 bytes a logical token are needed.
 

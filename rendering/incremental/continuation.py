@@ -71,7 +71,7 @@ def continue_with(
     *,
     add_generation_prompt: bool = True,
 ) -> Continuation | NotContinued:
-    """The prior ids, then the new messages and the opener of the next answer as the template prints them.
+    """The prior ids, then the new messages and the generation prompt as the template prints them.
 
     The prior ids are never changed. Where they are the template's own, the result equals one rendering of
     the whole conversation. Where an engine sampled some of them (`add_answer`), those stay, and what follows
@@ -82,8 +82,8 @@ def continue_with(
         renderer: The template and its settings.
         conversation: The messages behind `tokens`.
         tokens: The prior: a rendering with or without generation prompt, or an earlier continuation.
-        new_messages: What follows. Without any, only the opener of the next answer is appended.
-        add_generation_prompt: Append that opener.
+        new_messages: What follows. Without any, only the generation prompt is appended.
+        add_generation_prompt: Append the generation prompt.
 
     Returns:
         A `NotContinued` where appending would give other ids than the template: it prints earlier messages
@@ -151,14 +151,14 @@ def _match_recorded(
     tokenizer = renderer.tokenizer
     try:
         alone = renderer.with_generation_prompt(True).render(conversation)
-        has_opener = _ends_alike(tokens, alone)
-        if not has_opener:
+        has_prompt = _ends_alike(tokens, alone)
+        if not has_prompt:
             alone = renderer.with_generation_prompt(False).render(conversation)
     except ConversationError as error:
         return NotContinued(f"the earlier messages alone cannot be rendered to compare: {error.reason}")
-    if has_opener and new_messages and new_messages[0]["role"] != "assistant":
+    if has_prompt and new_messages and new_messages[0]["role"] != "assistant":
         return NotContinued(
-            f"the prior ends with the opener of an answer, but the first new message is of role "
+            f"the prior ends with a generation prompt, but the first new message is of role "
             f"{new_messages[0]['role']}"
         )
     given = np.flatnonzero(~_in_answer(tokens, tokens))
@@ -211,8 +211,8 @@ def unowned_tail(tokens: RenderedTokens) -> NDArray[np.int32]:
 
 
 def _ends_alike(tokens: RenderedTokens, prompted: RenderedTokens) -> bool:
-    opener = unowned_tail(prompted)
-    return len(opener) > 0 and np.array_equal(unowned_tail(tokens), opener)
+    prompt = unowned_tail(prompted)
+    return len(prompt) > 0 and np.array_equal(unowned_tail(tokens), prompt)
 
 
 def _answer_end(

@@ -1,4 +1,4 @@
-"""What compressed files hold, as far as they can be read."""
+"""Decompression of gzip and zstd files, damaged ones as far as they can be read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 def decompressed(path: Path) -> tuple[Path, str]:
-    """What a compressed file holds, as far as it can be read, and why no further; others as they are."""
+    """A decompressed copy, as far as the file can be read, and the damage behind it; others as they are."""
     with path.open("rb") as handle:
         magic = handle.read(4)
     codec = next((codec for start, codec in _COMPRESSED.items() if magic.startswith(start)), None)

@@ -13,11 +13,11 @@ from typing import NamedTuple
 from tokscore.dataset.errors import ConversationError, InputError
 from tokscore.dataset.manifest import InputFile, Part
 from tokscore.rendering.conversations.conversation import decode_record
-from tokscore.rendering.reading.files import spool, unpacked
 from tokscore.rendering.reading.formats import detect_format, load_format
 from tokscore.rendering.reading.formats.batch_files import batch_pairs
 from tokscore.rendering.reading.formats.format import Format
 from tokscore.rendering.reading.record_names import RecordName, record_name
+from tokscore.rendering.reading.unpacking import spool, unpacked
 
 PART_BYTES = 4 * 2**20
 STDIN = "-"

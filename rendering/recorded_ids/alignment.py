@@ -42,7 +42,7 @@ class Windows(NamedTuple):
 
 
 class Aligned(NamedTuple):
-    """What the template's rendering says of each recorded token; arrays of shape [tokens].
+    """Owner and kind of each recorded token by the template's rendering; arrays of shape [tokens].
 
     Attributes:
         is_aligned: bool, the rendering has its text.
@@ -81,7 +81,7 @@ class PrintedText(NamedTuple):
     runs: RunTable
 
     def around(self, message: int, source: str) -> tuple[str, str]:
-        """What a message wrote before and behind the text of one of its fields, empty where it has none."""
+        """The text of a message before and behind that of one of its fields, empty where it has none."""
         own = self.runs.source_codes == (*self.runs.sources, source).index(source)
         inside = np.flatnonzero(own & (self.runs.input_of == message))
         if not len(inside):
@@ -95,12 +95,12 @@ class PrintedText(NamedTuple):
 def print_messages(
     conversation: Conversation, renderer: Renderer, *, prompt: bool = False
 ) -> PrintedText | None:
-    """What the template prints, None where it refuses the messages and where they hold media.
+    """The text that the template prints, None where it refuses the messages and where they hold media.
 
     Args:
         conversation: The messages.
         renderer: The template.
-        prompt: End with the opener of the next answer.
+        prompt: End with the generation prompt.
     """
     if has_media(conversation.messages):
         return None
@@ -204,7 +204,7 @@ def _whole_lines(text: str, theirs: str, runs: RunTable, n_equal: int) -> int:
 
 
 def written_blocks(runs: RunTable, start: int, stop: int) -> list[tuple[int, int, int]]:
-    """What each message wrote between two characters: first character, one past the last, message."""
+    """The text of each message between two characters: first character, one past the last, message."""
     firsts = np.flatnonzero(np.append(True, runs.writer[1:] != runs.writer[:-1]))
     starts = runs.starts[firsts]
     stops = np.append(starts[1:], runs.stops[-1])

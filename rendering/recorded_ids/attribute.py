@@ -21,8 +21,8 @@ from tokscore.rendering.recorded_ids.alignment import (
     common_suffix,
     print_messages,
 )
+from tokscore.rendering.recorded_ids.answer_headers import find_headers, gathered, is_confirmed, unsure_nodes
 from tokscore.rendering.recorded_ids.branch import Joined, RecordedBranch, join
-from tokscore.rendering.recorded_ids.openers import find_openers, gathered, is_confirmed, unsure_nodes
 from tokscore.rendering.recorded_ids.plain_text import tokenised
 from tokscore.rendering.templates.origins import REASONING_FIELDS
 
@@ -123,7 +123,7 @@ def attribute_recorded(branch: RecordedBranch, renderer: Renderer) -> Recorded:
     ends = opens = frozenset[int]()
     if not branch.is_text:
         printed = print_messages(branch.conversation, renderer) if has_texts(messages) else None
-        opened = find_openers(branch, renderer, printed, token_ids)
+        opened = find_headers(branch, renderer, printed, token_ids)
         if not is_confirmed(nodes, opened, is_control, renderer.tokenizer):
             nodes, opened = gathered(nodes), {}
         ends, opens = unsure_nodes(nodes, opened, is_control)
@@ -160,10 +160,10 @@ def attribute_recorded(branch: RecordedBranch, renderer: Renderer) -> Recorded:
             own = np.array([_code(sources, source) for source in aligned.sources], np.int16)
             codes[usable] = own[aligned.source_codes[usable]]
             unaligned &= ~usable
-    for opener in opened.values():
-        for token, source in zip(range(opener.start, opener.stop), opener.sources, strict=True):
-            if not is_printed[token] or owners[token] != opener.message:
-                owners[token], is_content[token], unaligned[token] = opener.message, False, False
+    for header in opened.values():
+        for token, source in zip(range(header.start, header.stop), header.sources, strict=True):
+            if not is_printed[token] or owners[token] != header.message:
+                owners[token], is_content[token], unaligned[token] = header.message, False, False
                 codes[token] = _code(sources, source)
     if aligned is not None and unaligned.any() and text is not None and encoding is not None:
         spaces = [text[a:b].isspace() for a, b in zip(*encoding, strict=True)]

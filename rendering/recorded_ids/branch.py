@@ -1,4 +1,4 @@
-"""The tokens of all nodes of a branch in a row, and what their nodes alone say of their messages."""
+"""The tokens of a branch in one row, with the message of each as far as the nodes tell it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 
 
 class Joined(NamedTuple):
-    """The tokens of all nodes of a branch, each of shape [tokens].
+    """The tokens of a branch, node after node; every array has shape [tokens].
 
     Attributes:
         token_ids: int32.
         sampled_mask: int8.
         logprobs: float32, None without any.
-        owners: int32, message of each, -1 without, and where the node alone does not tell.
-        is_open: bool, the node alone does not tell: it adds several messages, or holds what the ids before it
-            lack, and the token comes before those that were sampled, or it may hold part of another message.
-        windows: Which messages each may belong to.
+        owners: int32, index of the token's message; -1 for none, and where `is_open`.
+        is_open: bool, the node leaves the message open. Either it adds several messages, or it may also hold
+            ids of a neighbouring message, or ids that the nodes before it lack; then the tokens before its
+            first sampled one are open.
+        windows: Range of messages that each token may belong to.
     """
 
     token_ids: NDArray[np.int32]
@@ -41,12 +42,12 @@ class Joined(NamedTuple):
 def join(
     nodes: Sequence[Node], ends: Collection[int] = frozenset(), opens: Collection[int] = frozenset()
 ) -> Joined:
-    """The tokens of a branch in a row.
+    """The tokens of all nodes, joined.
 
     Args:
         nodes: From root to leaf, each with tokens.
-        ends: Nodes that may begin with the end of the message before them.
-        opens: Nodes that may end with the opener of the message behind them.
+        ends: Indices of nodes that may begin with the end of the message before them.
+        opens: Indices of nodes that may end with the header of the message behind them.
     """
     tokens = [node.tokens for node in nodes if node.tokens is not None]
     lengths = np.array([len(each.token_ids) for each in tokens])

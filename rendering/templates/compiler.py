@@ -13,8 +13,8 @@ from jinja2.optimizer import Optimizer
 from jinja2.sandbox import SandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from tokscore.rendering.templates.budget import TemplateLimitError, weigh
 from tokscore.rendering.templates.cost import check_operands
+from tokscore.rendering.templates.limits import TemplateLimitError, weigh
 from tokscore.rendering.templates.strings import literal
 
 _OPERATIONS = SandboxedEnvironment.default_binop_table

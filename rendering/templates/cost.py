@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tokscore.rendering.templates.budget import (
+from tokscore.rendering.templates.limits import (
     ITEM_CHARACTERS,
     PIECE_CHARACTERS,
     TemplateLimitError,

@@ -17,7 +17,6 @@ from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.utils import _PassArg
 
-from tokscore.rendering.templates.budget import step, take, take_result, weigh
 from tokscore.rendering.templates.compiler import TrackingGenerator
 from tokscore.rendering.templates.cost import (
     GROWING_FILTERS,
@@ -27,6 +26,7 @@ from tokscore.rendering.templates.cost import (
     check_operands,
 )
 from tokscore.rendering.templates.json import dumps
+from tokscore.rendering.templates.limits import step, take, take_result, weigh
 from tokscore.rendering.templates.strings import (
     TrackedStr,
     concat,
@@ -144,7 +144,7 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def emit(value: object, variables: Sequence[object]) -> TrackedStr:
-        """What an output statement prints, with the message that wrote it.
+        """The text of an output statement, with the message that wrote it.
 
         Args:
             value: The value of the expression.

@@ -7,7 +7,7 @@ import re
 from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Any
 
-from tokscore.rendering.templates.budget import PIECE_CHARACTERS, take
+from tokscore.rendering.templates.limits import PIECE_CHARACTERS, take
 from tokscore.rendering.templates.origins import SYNTAX, Origin, Run
 from tokscore.rendering.templates.strings import TrackedStr, concat, origin_of, plain, syntax, track
 from tokscore.rendering.templates.values import TrackedBool

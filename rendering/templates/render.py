@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import jinja2
 
 from tokscore.dataset.errors import ConversationError, InputError
-from tokscore.rendering.templates.budget import DEFAULT_LIMITS, TemplateLimitError, TemplateLimits, limited
 from tokscore.rendering.templates.compiler import ConstantCheck
 from tokscore.rendering.templates.environment import TrackingEnvironment
+from tokscore.rendering.templates.limits import DEFAULT_LIMITS, TemplateLimitError, TemplateLimits, limited
 from tokscore.rendering.templates.origins import Runs, merge_runs
 from tokscore.rendering.templates.strings import literal, plain, track
 from tokscore.rendering.templates.values import wrap
@@ -40,7 +40,7 @@ _OWN_TYPES = re.compile(
 
 
 class RenderedText(NamedTuple):
-    """What a template printed.
+    """The text that a template printed.
 
     Attributes:
         text: The whole conversation.
@@ -66,8 +66,8 @@ def check_template(template: str) -> None:
         InputError: It does not parse, or holds constants that are too large to write out.
     """
     try:
-        with limited(DEFAULT_LIMITS) as budget:
-            budget.begin()
+        with limited(DEFAULT_LIMITS) as usage:
+            usage.begin()
             ConstantCheck(_ENVIRONMENT).visit(_ENVIRONMENT.parse(template))
         _compiled(template)
     except jinja2.TemplateSyntaxError as error:
@@ -155,7 +155,7 @@ def render_template(
         messages: As `prepare_messages` returns them.
         tools: Tool definitions, JSON Schema objects.
         documents: Documents for templates that take them.
-        add_generation_prompt: Ask for the opener of the next assistant message.
+        add_generation_prompt: Ask for the generation prompt.
         variables: Special tokens and template kwargs.
         limits: What the template may take.
         now: What templates that print the date take it to be; the clock's time by default.
@@ -165,7 +165,7 @@ def render_template(
         RecursionError: The data is nested too deeply.
     """
     try:
-        with limited(limits) as budget:
+        with limited(limits) as usage:
             context = {
                 "messages": wrap(messages, ("messages",)),
                 "tools": wrap(tools, ("tools",)),
@@ -176,7 +176,7 @@ def render_template(
                 context[name] = wrap(value, ("template", name))
             if now is not None:
                 context["strftime_now"] = lambda pattern: literal(now.strftime(plain(pattern)))
-            budget.begin()
+            usage.begin()
             text = track(_compiled(template).render(context))
     except jinja2.exceptions.SecurityError as error:
         raise ConversationError(f"the chat template does something unsafe: {error.message}") from error

@@ -12,7 +12,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, SupportsIndex
 
-from tokscore.rendering.templates.budget import PIECE_CHARACTERS, Budget, check, current_budget, take, weigh
+from tokscore.rendering.templates.limits import (
+    PIECE_CHARACTERS,
+    TemplateUsage,
+    check,
+    current_usage,
+    take,
+    weigh,
+)
 from tokscore.rendering.templates.origins import UNTRACKED, WHOLE, Origin, Run, Runs
 
 _LARGE = 2**16
@@ -26,16 +33,16 @@ class TrackedStr(str):
 
     def __new__(cls, text: str, runs: Runs | None = None) -> TrackedStr:
         """A tracked string of `text`; `runs` must cover it exactly, without them it is untracked."""
-        budget = current_budget()
-        if budget is not None:
-            budget.n_characters += len(text)
-            if budget.n_characters > budget.next_look:
-                budget.look()
-        if budget is None or len(text) < _LARGE:
+        usage = current_usage()
+        if usage is not None:
+            usage.n_characters += len(text)
+            if usage.n_characters > usage.next_look:
+                usage.look()
+        if usage is None or len(text) < _LARGE:
             made = str.__new__(cls, text)
         else:
             made = str.__new__(_LargeStr, text)
-            made._budget = budget
+            made._usage = usage
         if runs is None:
             runs = (Run(len(text), UNTRACKED),) if text else ()
         made._runs = runs
@@ -272,13 +279,13 @@ class TrackedStr(str):
 
 
 class _LargeStr(TrackedStr):
-    """One that gives its characters back to the budget when it is gone, so that only what is held counts."""
+    """One that gives its characters back when it is gone, so that only what is held counts."""
 
-    __slots__ = ("_budget",)
-    _budget: Budget
+    __slots__ = ("_usage",)
+    _usage: TemplateUsage
 
     def __del__(self) -> None:
-        self._budget.n_characters -= len(self)
+        self._usage.n_characters -= len(self)
 
 
 def plain(text: str) -> str:

@@ -11,7 +11,7 @@ from tokscore.cli import options
 from tokscore.dataset.choices import OnError
 from tokscore.rendering.attribution.length import Truncate
 from tokscore.rendering.attribution.renderer import Verify
-from tokscore.rendering.templates.budget import DEFAULT_LIMITS, TemplateLimits
+from tokscore.rendering.templates.limits import DEFAULT_LIMITS, TemplateLimits
 from tokscore.scoring import ENGINES
 from tokscore.scoring.engines.spec import AUTO, DTYPES
 

@@ -138,7 +138,7 @@ def spread(values: NDArray[np.float32], mask: NDArray[np.bool_], path: str) -> N
 def metadata_text(
     record: Mapping[str, Any], keys: Sequence[str], **more: Any
 ) -> str | None:  # Any: JSON values
-    """What the record carries at `keys`, and `more`, as JSON text; None without anything."""
+    """The values of a record at `keys`, and `more`, as JSON text; None without any."""
     found = {key: record[key] for key in keys if record.get(key) is not None}
     found |= {key: value for key, value in more.items() if value is not None}
     return msgspec.json.encode(found).decode() if found else None

@@ -41,7 +41,7 @@ _MESSAGE_FIELDS = ("role", "content", "reasoning_content", "reasoning", "tool_ca
 
 
 class _Answers(NamedTuple):
-    """What the server answered to one request.
+    """The server's answer to one request.
 
     Attributes:
         body: Of the response.
@@ -273,7 +273,7 @@ def _tokens(answers: _Answers, i: int) -> NodeTokens:
 
 
 def _logprobs_content(choice: Mapping[str, Any], path: str) -> tuple[Sequence[Any] | None, str]:
-    """What the server said of each token, and the JSON path of it."""
+    """The server's entry for each token, and their JSON path."""
     logprobs = get(choice, "logprobs", dict, path, "an object with content")
     path = f"{path}.logprobs"
     content = None if logprobs is None else get(logprobs, "content", list, path, "a list of logprobs")
@@ -303,7 +303,7 @@ def _token_text(given: Mapping[str, Any], path: str) -> bytes:
 
 
 def _usage(answers: _Answers) -> Usage | None:
-    """What the server counted, None where its sum over several choices says nothing of each."""
+    """The server's counts, None where their sum over several choices says nothing of each."""
     path = f"{answers.path}.usage"
     usage = get(answers.body, "usage", dict, answers.path, "an object")
     if usage is None or len(answers.choices) > 1:

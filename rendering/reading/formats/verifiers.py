@@ -237,7 +237,7 @@ def _logprobs(
 
 
 def _usages(trace: Mapping[str, Any], n_nodes: int, path: str) -> dict[int, Usage]:
-    """What the calls of a trace report, by the node of their answer."""
+    """The usage that the calls of a trace report, by the node of their answer."""
     found: dict[int, Usage] = {}
     for i, call in enumerate(check_objects(trace.get("calls"), f"{path}.calls") or ()):
         place = f"{path}.calls[{i}]"

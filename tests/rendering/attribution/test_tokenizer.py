@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import CHATML
 from tokscore.rendering import ChatTokenizer, Conversation, ConversationError, InputError, Renderer
 from tokscore.rendering.attribution.renderer import Verify
-from tokscore.rendering.attribution.vocabulary import vocabulary_table
+from tokscore.rendering.attribution.vocabulary_table import vocabulary_table
 
 CONVERSATION = Conversation(
     [{"role": "user", "content": "hé 你好\n"}, {"role": "assistant", "content": "🎉 ok"}]

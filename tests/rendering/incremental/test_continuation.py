@@ -76,7 +76,7 @@ TEMPLATES: dict[str, tuple[str | None, list[str]]] = {
     "deepseekv3": ("deepseek_v3", []),  # its prompt opens a think block that no finished turn has
     "gptoss": ("gptoss", []),  # ends the last turn otherwise than earlier ones
     "glm4moe": (None, ["plain", "system", "tools"]),
-    "phi3_5": (None, ["plain", "system", "reasoning", "tools"]),  # without opener it prints an end
+    "phi3_5": (None, ["plain", "system", "reasoning", "tools"]),  # without prompt it prints an end
 }
 # Conversations that the template itself refuses.
 REFUSED = {("gemma", "system"), ("gemma", "tools"), ("gemma3", "tools"), ("deepseekv3", "tools")}
@@ -136,19 +136,19 @@ def attribution(tokens: RenderedTokens) -> list[tuple[object, ...]]:
     return list(zip(*(column.tolist() for column in columns), sources, strict=True))
 
 
-@pytest.mark.parametrize("has_opener", [True, False])
+@pytest.mark.parametrize("has_prompt", [True, False])
 @pytest.mark.parametrize(
     ("template", "shape"),
     [(name, shape) for name in TEMPLATES for shape in CONVERSATIONS if (name, shape) not in REFUSED],
 )
 def test_chained_turns_equal_one_whole_rendering(
-    load: Load, template: str, shape: str, has_opener: bool
+    load: Load, template: str, shape: str, has_prompt: bool
 ) -> None:
     messages, renderer = CONVERSATIONS[shape], load(template)
 
     def opened(n_messages: int) -> bool:
         following = [message["role"] for message in messages[n_messages : n_messages + 1]]
-        return has_opener and following in ([], ["assistant"])
+        return has_prompt and following in ([], ["assistant"])
 
     def whole(n_messages: int) -> RenderedTokens:
         render = prompt if opened(n_messages) else finished
@@ -214,7 +214,7 @@ def load_bytes(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Load:
 def test_any_continuation_keeps_the_ids_and_equals_the_whole(
     load_bytes: Load, template: str, data: st.DataObject, openers: tuple[bool, bool]
 ) -> None:
-    before, after = (load_bytes(template).with_generation_prompt(opener) for opener in openers)
+    before, after = (load_bytes(template).with_generation_prompt(prompt) for prompt in openers)
     messages = data.draw(conversations(has_tools=template not in NO_TOOLS))
     first = 2 if messages[0]["role"] == "system" else 1  # a system message alone may render to nothing
     conversation = Conversation(messages[: data.draw(st.integers(first, len(messages)))])
@@ -406,7 +406,7 @@ def test_an_opener_is_only_followed_by_an_answer(load: Load) -> None:
     renderer = load("llama3")
     conversation, tokens = prompt(renderer, [user("Hi")])
     reason = refused(continue_with(renderer, conversation, tokens, [user("x")]))
-    assert reason == "the prior ends with the opener of an answer, but the first new message is of role user"
+    assert reason == "the prior ends with a generation prompt, but the first new message is of role user"
 
 
 def test_a_prompt_that_no_finished_turn_has_is_not_continued(load: Load) -> None:

@@ -13,10 +13,10 @@ import pytest
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import Conversation
 from tokscore.rendering.conversations.trace import Trace
-from tokscore.rendering.reading.files import unpacked
 from tokscore.rendering.reading.formats.batch_files import batch_pairs
 from tokscore.rendering.reading.formats.format import Format, Place
 from tokscore.rendering.reading.formats.sharegpt import FORMAT as SHAREGPT
+from tokscore.rendering.reading.unpacking import unpacked
 
 DATA = Path(__file__).parents[3] / "data" / "formats"
 PLACE = Place(Path("input.jsonl"), 1)

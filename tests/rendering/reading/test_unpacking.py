@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tokscore.dataset.errors import ConversationError, InputError
 from tokscore.rendering.conversations.conversation import CUT_ARRAY, CUT_FILE, decode_record
-from tokscore.rendering.reading.files import spool, unpacked
+from tokscore.rendering.reading.unpacking import spool, unpacked
 
 MARK = b"\xef\xbb\xbf"
 

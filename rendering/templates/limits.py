@@ -24,7 +24,7 @@ PIECE_CHARACTERS = 32  # what one small string object counts for
 
 
 class TemplateLimits(NamedTuple):
-    """What rendering one conversation may take.
+    """The most that rendering one conversation may take.
 
     Attributes:
         cpu_s: Seconds of processor time.
@@ -42,8 +42,8 @@ class TemplateLimitError(ConversationError):
     """The template went beyond a limit."""
 
 
-class Budget:
-    """What one rendering has used.
+class TemplateUsage:
+    """Characters and processor time that one rendering has used, checked against its limits.
 
     Attributes:
         n_characters: Characters made so far; large strings give theirs back when they are gone.
@@ -97,37 +97,37 @@ class Budget:
             )
 
 
-_BUDGET: ContextVar[Budget | None] = ContextVar("budget", default=None)
-current_budget = _BUDGET.get
+_USAGE: ContextVar[TemplateUsage | None] = ContextVar("usage", default=None)
+current_usage = _USAGE.get
 
 
 @contextmanager
-def limited(limits: TemplateLimits) -> Iterator[Budget]:
+def limited(limits: TemplateLimits) -> Iterator[TemplateUsage]:
     """Apply `limits` to all templates that run inside, in this thread."""
-    budget = Budget(limits)
-    token = _BUDGET.set(budget)
+    usage = TemplateUsage(limits)
+    token = _USAGE.set(usage)
     try:
-        yield budget
+        yield usage
     finally:
-        _BUDGET.reset(token)
+        _USAGE.reset(token)
 
 
 def step() -> None:
     """Count one iteration, call or filter of the running template."""
-    if (budget := _BUDGET.get()) is not None:
-        budget.step()
+    if (usage := _USAGE.get()) is not None:
+        usage.step()
 
 
 def take(n: int) -> None:
     """Count `n` characters that the running template made."""
-    if (budget := _BUDGET.get()) is not None:
-        budget.take(n)
+    if (usage := _USAGE.get()) is not None:
+        usage.take(n)
 
 
 def check(n: int) -> None:
     """Refuse to make `n` characters where that goes beyond the limit of the running template."""
-    if (budget := _BUDGET.get()) is not None:
-        budget.check(n)
+    if (usage := _USAGE.get()) is not None:
+        usage.check(n)
 
 
 def take_result(value: object) -> None:

@@ -1,4 +1,4 @@
-"""The openers of recorded answers: what the template prints in front of an answer before a model goes on."""
+"""The headers of recorded answers: the template's text in front of an answer, before a model goes on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ASSISTANT = "assistant"
 _ASKED = ({"role": "user", "content": "a"},)
 
 
-class Opener(NamedTuple):
+class AnswerHeader(NamedTuple):
     """Text in front of an answer.
 
     Attributes:
@@ -39,8 +39,8 @@ class Opener(NamedTuple):
     sources: tuple[str, ...]
 
 
-class Opened(NamedTuple):
-    """The tokens of an opener that was recorded, half-open, and the answer behind it.
+class FoundHeader(NamedTuple):
+    """The tokens of a header that was recorded, half-open, and the answer behind it.
 
     Attributes:
         message: The answer.
@@ -55,9 +55,9 @@ class Opened(NamedTuple):
     sources: tuple[str, ...]
 
 
-def find_openers(
+def find_headers(
     branch: RecordedBranch, renderer: Renderer, printed: PrintedText | None, token_ids: NDArray[np.int32]
-) -> dict[int, Opened]:
+) -> dict[int, FoundHeader]:
     """Which answers the recorded ids open right before their first sampled token as the template does.
 
     That is with the generation prompt, or with what the template prints in front of the body of some answer.
@@ -74,21 +74,23 @@ def find_openers(
     answers = list(_answers(branch.nodes))
     if not answers:
         return {}
-    openers = [*_prompts(branch.conversation, renderer), *_headers(branch.conversation, printed)]
-    openers.sort(key=lambda opener: -len(opener.text))
-    found: dict[int, Opened] = {}
+    headers = [*_prompts(branch.conversation, renderer), *_headers(branch.conversation, printed)]
+    headers.sort(key=lambda header: -len(header.text))
+    found: dict[int, FoundHeader] = {}
     for node, message, low, stop in answers:
         ids = token_ids[low:stop]
         text = renderer.tokenizer.text_of(ids)
         spans = None if text is None else renderer.tokenizer.token_bytes.spans(text, ids)
-        opener = next((each for each in openers if text is not None and text.endswith(each.text)), None)
-        if text is None or spans is None or opener is None:
+        header = next((each for each in headers if text is not None and text.endswith(each.text)), None)
+        if text is None or spans is None or header is None:
             continue
-        at = len(text) - len(opener.text)
+        at = len(text) - len(header.text)
         start = int(np.searchsorted(spans[0], at))  # a token that begins before it is not its own
         if start < len(ids):
             characters = (spans[0][start:] - at).tolist()
-            found[node] = Opened(message, low + start, stop, tuple(opener.sources[i] for i in characters))
+            found[node] = FoundHeader(
+                message, low + start, stop, tuple(header.sources[i] for i in characters)
+            )
     return found
 
 
@@ -110,7 +112,7 @@ def _answers(nodes: Sequence[Node]) -> Iterator[tuple[int, int, int, int]]:
         message += len(node.messages)
 
 
-def _prompts(conversation: Conversation, renderer: Renderer) -> Iterator[Opener]:
+def _prompts(conversation: Conversation, renderer: Renderer) -> Iterator[AnswerHeader]:
     """The generation prompt behind a question."""
     asked = Conversation(list(_ASKED), template_kwargs=conversation.template_kwargs)
     without, prompted = print_messages(asked, renderer), print_messages(asked, renderer, prompt=True)
@@ -118,11 +120,11 @@ def _prompts(conversation: Conversation, renderer: Renderer) -> Iterator[Opener]
         return
     n = common_prefix(without.text, prompted.text)
     if n < len(prompted.text):
-        yield _opener(prompted, n, len(prompted.text))
+        yield _header(prompted, n, len(prompted.text))
 
 
-def _headers(conversation: Conversation, printed: PrintedText | None) -> Iterator[Opener]:
-    """What the template prints in front of the bodies of the answers."""
+def _headers(conversation: Conversation, printed: PrintedText | None) -> Iterator[AnswerHeader]:
+    """The template's text in front of the body of each answer."""
     if printed is None:
         return
     runs = printed.runs
@@ -134,27 +136,29 @@ def _headers(conversation: Conversation, printed: PrintedText | None) -> Iterato
         inside = runs.is_body & (runs.starts >= start) & (runs.starts < stop)
         body = int(runs.starts[inside][0]) if inside.any() else start
         if start < body:
-            yield _opener(printed, start, body)
+            yield _header(printed, start, body)
 
 
-def _opener(printed: PrintedText, start: int, stop: int) -> Opener:
+def _header(printed: PrintedText, start: int, stop: int) -> AnswerHeader:
     codes = printed.runs.source_codes[printed.runs.at(np.arange(start, stop))]
-    return Opener(printed.text[start:stop], tuple(printed.runs.sources[code] for code in codes.tolist()))
+    return AnswerHeader(
+        printed.text[start:stop], tuple(printed.runs.sources[code] for code in codes.tolist())
+    )
 
 
 def unsure_nodes(
-    nodes: Sequence[Node], opened: Collection[int], is_control: NDArray[np.bool_]
+    nodes: Sequence[Node], with_header: Collection[int], is_control: NDArray[np.bool_]
 ) -> tuple[frozenset[int], frozenset[int]]:
     """The nodes that may hold tokens of an answer beside them, by the mask alone.
 
     Args:
         nodes: Of one branch, each with tokens.
-        opened: The answers whose openers are known.
+        with_header: The answers whose headers are known.
         is_control: Whether each token of the branch is a control token.
 
     Returns:
         Those that may begin with the end of the answer before them, which was cut off by the mask, and those
-        that may end with the opener of the answer behind them.
+        that may end with the header of the answer behind them.
     """
     holding = [i for i, node in enumerate(nodes) if node.tokens is not None and len(node.tokens.token_ids)]
     stops = np.cumsum([len(node.tokens.token_ids) for node in nodes if node.tokens is not None]).tolist()
@@ -171,7 +175,7 @@ def unsure_nodes(
                 and not is_control[stops[i] - len(tokens.token_ids) - 1]
             ):
                 ends.add(i)
-        if at + 1 < len(holding) and holding[at + 1] not in opened:
+        if at + 1 < len(holding) and holding[at + 1] not in with_header:
             behind = nodes[holding[at + 1]].tokens
             if behind is not None and behind.sampled_mask[0] == 1 and nodes[i].messages:
                 opens.add(i)
@@ -179,16 +183,19 @@ def unsure_nodes(
 
 
 def is_confirmed(
-    nodes: Sequence[Node], opened: Collection[int], is_control: NDArray[np.bool_], tokenizer: ChatTokenizer
+    nodes: Sequence[Node],
+    with_header: Collection[int],
+    is_control: NDArray[np.bool_],
+    tokenizer: ChatTokenizer,
 ) -> bool:
     """Whether the text bears out what the mask alone says of which sampled tokens are of which answer.
 
-    A single run of them is of the single answer. Of several each has an opener, or each holds the words of
+    A single run of them is of the single answer. Of several each has a header, or each holds the words of
     its answer and, but for the last, a stop at its end.
 
     Args:
         nodes: Of one branch, each with tokens.
-        opened: The answers whose openers are known.
+        with_header: The answers whose headers are known.
         is_control: Whether each token of the branch is a control token.
         tokenizer: Of the ids.
     """
@@ -207,7 +214,7 @@ def is_confirmed(
             turns.append((i, holds and (stop == len(is_control) or bool(is_control[stop - 1]))))
     if not is_by_mask or len(turns) <= 1:
         return True
-    return all(i in opened for i, _ in turns) or all(ends for _, ends in turns)
+    return all(i in with_header for i, _ in turns) or all(ends for _, ends in turns)
 
 
 def gathered(nodes: Sequence[Node]) -> list[Node]:

@@ -1,4 +1,4 @@
-"""The opener in front of a recorded answer is the answer's, however the format divides the ids."""
+"""The header in front of a recorded answer is the answer's, however the format divides the ids."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tokscore.rendering.recorded_ids.branch import RecordedBranch
 
 Pieces = list[tuple[str, int, bool]]  # text, message it is of, sampled
 FORMATS = ["tokens", "atropos", "verifiers-results"]
-OPENER = "<|im_start|>assistant\n"
+HEADER = "<|im_start|>assistant\n"
 NEWLINE = -2  # behind a stop, of the answer where the template prints it, else of what is behind it
 
 
@@ -38,8 +38,8 @@ def dialogue(n_turns: int, *, thinks: bool) -> list[dict[str, Any]]:
     return messages
 
 
-def pieces_of(messages: list[dict[str, Any]], opener: str = OPENER) -> Pieces:
-    """What an agent loop records: prompts end with an opener, answers with their stop."""
+def pieces_of(messages: list[dict[str, Any]], header: str = HEADER) -> Pieces:
+    """What an agent loop records: prompts end with a header, answers with their stop."""
     found: Pieces = []
     for i, message in enumerate(messages):
         if message["role"] == "user":
@@ -48,7 +48,7 @@ def pieces_of(messages: list[dict[str, Any]], opener: str = OPENER) -> Pieces:
         else:
             thought = message.get("reasoning_content")
             block = f"<think>\n{thought}\n</think>\n\n" if thought else ""
-            found += [(opener, i, False), (f"{block}{message['content']}<|im_end|>", i, True)]
+            found += [(header, i, False), (f"{block}{message['content']}<|im_end|>", i, True)]
     return found
 
 
@@ -104,7 +104,7 @@ def test_every_opener_is_the_answers(renderer: Renderer, name: str, thinks: bool
 @pytest.mark.parametrize("name", FORMATS)
 def test_an_opener_with_an_empty_think_block_is_the_answers(renderer: Renderer, name: str) -> None:
     messages = dialogue(3, thinks=False)
-    pieces = pieces_of(messages, OPENER + "<think>\n\n</think>\n\n")
+    pieces = pieces_of(messages, HEADER + "<think>\n\n</think>\n\n")
     (tokens, status), owners = attributed(renderer, name, messages, pieces)
     assert status is None
     assert tokens.message_indices.tolist() == owners

@@ -1,4 +1,4 @@
-"""Whatever a file looks like, as one JSON record a line."""
+"""Files of any layout, unpacked to one JSON record a line."""
 
 from __future__ import annotations
 

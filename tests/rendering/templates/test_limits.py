@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tokscore.dataset.errors import ConversationError, InputError
-from tokscore.rendering.templates.budget import TemplateLimitError, TemplateLimits
+from tokscore.rendering.templates.limits import TemplateLimitError, TemplateLimits
 from tokscore.rendering.templates.render import check_template, render_template
 
 MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]
