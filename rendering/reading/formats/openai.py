@@ -7,7 +7,7 @@ from typing import Any
 
 from tokscore.rendering.conversations.conversation import Conversation, read_conversation
 from tokscore.rendering.reading.formats.format import Format, Place
-from tokscore.rendering.reading.formats.sharegpt import tools_or_text
+from tokscore.rendering.reading.formats.messages import tools_or_text
 
 
 def _matches(record: Mapping[str, Any]) -> bool:  # Any: JSON values

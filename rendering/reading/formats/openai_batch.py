@@ -28,6 +28,7 @@ from tokscore.rendering.reading.formats.fields import (
     object_at,
 )
 from tokscore.rendering.reading.formats.format import Format, Place
+from tokscore.rendering.reading.formats.usage import usage_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -309,35 +310,6 @@ def _usage(answers: _Answers) -> Usage | None:
     if usage is None or len(answers.choices) > 1:
         return None
     return usage_of(usage, path)
-
-
-def usage_of(usage: Mapping[str, Any], path: str) -> Usage | None:
-    """The counts in a `usage` object, None where it lacks one.
-
-    Raises:
-        ConversationError: One of them is no number.
-    """
-    counts = [get(usage, key, int, path, "a whole number") for key in ("prompt_tokens", "completion_tokens")]
-    check_counts(counts, path)
-    n_prompt, n_completion = counts
-    return None if n_prompt is None or n_completion is None else Usage(n_prompt, n_completion)
-
-
-def check_counts(counts: Sequence[int | None], path: str) -> None:
-    """Refuse numbers of tokens below 0.
-
-    Args:
-        counts: Of the prompt and of the completion, None where there is none.
-        path: JSON path of the `usage`.
-
-    Raises:
-        ConversationError: With the number.
-    """
-    for key, count in zip(("prompt_tokens", "completion_tokens"), counts, strict=True):
-        if count is not None and count < 0:
-            raise ConversationError(
-                f"is {count}; expected a number of tokens, 0 or more.", path=f"{path}.{key}"
-            )
 
 
 FORMAT = Format(

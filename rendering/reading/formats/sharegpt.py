@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import (
     Conversation,
     check_message,
-    check_objects,
     kind_of,
     shown,
 )
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace, linear
 from tokscore.rendering.reading.formats.fields import get, metadata_text, need, object_at
 from tokscore.rendering.reading.formats.format import Format, Place
+from tokscore.rendering.reading.formats.messages import decoded, tool_call, tools_or_text
 
 _CALL = "function_call"
 _ASSISTANT = "assistant"
@@ -38,28 +36,6 @@ _ROLES: Mapping[str, str] = {
 }
 _METADATA = ("source", "dataset", "model", "category", "language", "score", "weight", "kto_tag", "metadata")
 _TOOL_CALL = '{"name", "arguments"} or a list of them, as JSON text'
-
-
-def tools_or_text(value: object, path: str) -> list[dict[str, Any]] | None:
-    """Tool definitions, None without any.
-
-    Args:
-        value: A list of them, or the same as JSON text.
-        path: Its JSON path.
-
-    Raises:
-        ConversationError: It is something else.
-    """
-    if isinstance(value, str) and value.strip():
-        value = _decoded(value, path, "a list of tools as JSON text")
-    return check_objects(value or None, path)
-
-
-def _decoded(text: str, path: str, expected: str) -> object:
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ConversationError(f"is not JSON: {error}; expected {expected}.", path=path) from error
 
 
 def _matches(record: Mapping[str, Any]) -> bool:
@@ -129,7 +105,7 @@ def _message(turn: object, path: str) -> dict[str, Any]:
 
 
 def _calls(value: str, path: str) -> list[dict[str, Any]]:
-    given = _decoded(value, path, _TOOL_CALL)
+    given = decoded(value, path, _TOOL_CALL)
     calls = given if isinstance(given, list) else [given]
     if not calls:
         raise ConversationError(f"is an empty list; expected {_TOOL_CALL}.", path=path)
@@ -140,8 +116,7 @@ def _call(call: object, path: str) -> dict[str, Any]:
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         found = "an object without a name" if isinstance(call, dict) else kind_of(call)
         raise ConversationError(f"holds {found}; expected {_TOOL_CALL}.", path=path)
-    function = {"name": call["name"], "arguments": call.get("arguments", {})}
-    return {"type": "function", "function": function}
+    return tool_call(call["name"], call.get("arguments", {}))
 
 
 FORMAT = Format(

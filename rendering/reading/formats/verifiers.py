@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from tokscore.dataset.errors import ConversationError, counted
-from tokscore.rendering.conversations.conversation import check_message, check_objects
+from tokscore.rendering.conversations.conversation import check_objects
 from tokscore.rendering.conversations.trace import (
     NO_PARENT,
     IdPlace,
@@ -32,8 +31,9 @@ from tokscore.rendering.reading.formats.fields import (
     spread,
 )
 from tokscore.rendering.reading.formats.format import Format, Place
-from tokscore.rendering.reading.formats.openai_batch import check_counts
+from tokscore.rendering.reading.formats.messages import openai_message, openai_tools
 from tokscore.rendering.reading.formats.tokens import shifted
+from tokscore.rendering.reading.formats.usage import check_counts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,56 +48,6 @@ def step_of(path: Path) -> int | None:
     """The training step in the name of the innermost folder `step_N`, None without one."""
     found = [match for part in path.parent.parts if (match := _STEP.fullmatch(part))]
     return int(found[-1][1]) if found else None
-
-
-def openai_message(message: object, path: str, *, allow_media: bool = False) -> dict[str, Any]:
-    """A message with its tool calls in the shape of the OpenAI API.
-
-    Args:
-        message: A JSON value. Its calls may be flat, `{id, name, arguments}`, or JSON text.
-        path: Its JSON path.
-        allow_media: Take image and audio parts, of which the ids are recorded.
-
-    Raises:
-        ConversationError: It is no message.
-    """
-    found = dict(object_at(message, path))
-    calls = get(found, "tool_calls", list, path, "a list of tool calls")
-    if calls is not None:
-        found["tool_calls"] = [_call(each, f"{path}.tool_calls[{i}]") for i, each in enumerate(calls)]
-    check_message(found, path, allow_media=allow_media)
-    return found
-
-
-def _call(call: object, path: str) -> dict[str, Any]:
-    if isinstance(call, str):
-        try:
-            call = msgspec.json.decode(call)
-        except msgspec.DecodeError as error:
-            raise ConversationError(f"is not JSON: {error}; expected a tool call.", path=path) from error
-    found = object_at(call, path)
-    if "function" in found or "name" not in found:
-        return dict(found)
-    function = {key: found[key] for key in ("name", "arguments") if key in found}
-    identifier = {"id": found["id"]} if found.get("id") is not None else {}
-    return {**identifier, "type": "function", "function": function}
-
-
-def openai_tools(tools: object, path: str) -> list[dict[str, Any]] | None:
-    """Tool definitions in the shape of the OpenAI API, None without any.
-
-    Args:
-        tools: A JSON value. Definitions may be flat, `{name, description, parameters}`.
-        path: Its JSON path.
-
-    Raises:
-        ConversationError: It is no list of objects.
-    """
-    found = check_objects(tools, path) or []
-    return [
-        tool if "function" in tool or "name" not in tool else {"type": "function", "function": tool}
-        for tool in found
-    ] or None
 
 
 def _matches(record: Mapping[str, Any]) -> bool:

@@ -21,8 +21,8 @@ from tokscore.rendering.reading.formats.fields import (
     need,
 )
 from tokscore.rendering.reading.formats.format import OPEN_KEYS, Format, Place
+from tokscore.rendering.reading.formats.messages import openai_message, openai_tools
 from tokscore.rendering.reading.formats.tokens import Share, share_messages, shifted, unshared
-from tokscore.rendering.reading.formats.verifiers import openai_message, openai_tools
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
