@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from tokscore.dataset.errors import ConversationError, counted
@@ -21,11 +20,13 @@ from tokscore.rendering.reading.formats.fields import (
     need,
 )
 from tokscore.rendering.reading.formats.format import OPEN_KEYS, Format, Place
+from tokscore.rendering.reading.formats.id_tree import IdTree
+from tokscore.rendering.reading.formats.message_tree import ModelCall, message_tree
 from tokscore.rendering.reading.formats.messages import openai_message, openai_tools
 from tokscore.rendering.reading.formats.tokens import Share, share_messages, shifted, unshared
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 _METADATA = (
     "example_id",
@@ -44,43 +45,6 @@ _METADATA = (
 _IDS = "a list of token ids"
 _FLAGS = "a list of true and false, one a token id"
 _NO_IDS = NodeTokens(np.zeros(0, np.int32), np.zeros(0, np.int8))
-
-
-class _Tree:
-    """Nodes by the ids they add, so that steps share the prompts they have in common."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Node] = []
-        self._children: dict[int, list[int]] = {}
-
-    def add(self, node: Node) -> int:
-        self.nodes.append(node)
-        self._children.setdefault(node.parent, []).append(len(self.nodes) - 1)
-        return len(self.nodes) - 1
-
-    def longest_prefix(self, token_ids: NDArray[np.int32]) -> tuple[int, int]:
-        """The last of the nodes from a root on that hold the first of these ids, and how many they hold."""
-        best, n_best = NO_PARENT, 0
-        found = [(NO_PARENT, 0)]
-        while found:
-            at, n_ids = found.pop()
-            if n_ids > n_best:
-                best, n_best = at, n_ids
-            for child in self._children.get(at, ()):
-                tokens = self.nodes[child].tokens
-                assert tokens is not None
-                stop = n_ids + len(tokens.token_ids)
-                if stop > n_ids and np.array_equal(tokens.token_ids, token_ids[n_ids:stop]):
-                    found.append((child, stop))
-        return best, n_best
-
-    def n_messages(self, node: int) -> int:
-        """Messages from the root to a node."""
-        n = 0
-        while node != NO_PARENT:
-            n += len(self.nodes[node].messages)
-            node = self.nodes[node].parent
-        return n
 
 
 def _matches(record: Mapping[str, Any]) -> bool:
@@ -130,26 +94,15 @@ def _branching_nodes(steps: Sequence[Mapping[str, Any]]) -> list[Node] | None:
 
     Steps that do are the messages of the record, which may end with more.
     """
-    nodes: list[Node] = []
-    places: dict[tuple[int, bytes], int] = {}
-
-    def add(parent: int, message: Mapping[str, Any], *, is_sampled: bool) -> int:
-        nodes.append(Node(parent, (message,), is_sampled))
-        places[parent, msgspec.json.encode(message, order="sorted")] = len(nodes) - 1
-        return len(nodes) - 1
-
+    calls: list[ModelCall] = []
     for i, step in enumerate(steps):
         path = f"$.trajectory[{i}]"
         said = _messages(step, "prompt", "user", path, allow_media=False)
         spoken = _messages(step, "completion", "assistant", path, allow_media=False)
         if not said or not spoken:
             return None
-        at = NO_PARENT
-        for message in said:
-            known = places.get((at, msgspec.json.encode(message, order="sorted")))
-            at = add(at, message, is_sampled=False) if known is None else known
-        for message in spoken:  # equal answers were generated one by one
-            at = add(at, message, is_sampled=message["role"] == "assistant")
+        calls.append(ModelCall(said, spoken))
+    nodes = message_tree(calls)
     return None if all(node.parent == i - 1 for i, node in enumerate(nodes)) else nodes
 
 
@@ -181,7 +134,7 @@ def _step_nodes(
     steps: Sequence[Mapping[str, Any]], prompt: list[dict[str, Any]], completion: list[dict[str, Any]]
 ) -> list[Node]:
     has_messages = _have_messages(steps)
-    tree = _Tree()
+    tree = IdTree()
     answers: list[int] = []
     for i, step in enumerate(steps):
         path = f"$.trajectory[{i}]"
