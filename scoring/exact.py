@@ -11,7 +11,8 @@ import torch
 
 from tokscore.dataset.errors import EngineError, UsageError
 from tokscore.scoring.engines.contract import TokenSequence
-from tokscore.scoring.engines.transformers import TransformersEngine, engine_errors
+from tokscore.scoring.engines.loading import engine_errors
+from tokscore.scoring.engines.transformers import TransformersEngine
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

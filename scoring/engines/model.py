@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from tokscore.dataset.errors import InputError
+from tokscore.scoring.engines.checkpoint.architecture import check_architecture
+from tokscore.scoring.engines.checkpoint.config import load_config
+from tokscore.scoring.engines.checkpoint.positions import max_length_of, switch_length_of
+from tokscore.scoring.engines.checkpoint.weights import Tensor, read_tensors
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -18,8 +21,6 @@ if TYPE_CHECKING:
 MAX_HASHED_BYTES = 8 * 2**30
 BLOCK_BYTES = 64 * 2**10
 BLOCK_EVERY_BYTES = 8 * 2**20
-# For models that state no maximum.
-UNLIMITED_LENGTH = 2**31 - 1
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
 # Folders and consolidated files repeat the weights in other formats.
 _HUB_IGNORED = ["*/*", "consolidated*"]
@@ -39,6 +40,7 @@ class ModelFiles:
         dtype: Type that the configuration states, float32 where it states none.
         kv_width: Numbers that a key-value cache holds for one token.
         switch_length: As `switch_length_of` says.
+        trust_remote_code: Whether code that comes with the model may run.
     """
 
     path: Path
@@ -50,6 +52,7 @@ class ModelFiles:
     dtype: str
     kv_width: int
     switch_length: int | None = None
+    trust_remote_code: bool = False
 
     def weight_files(self) -> list[Path]:
         """The files that hold the weights, by name."""
@@ -57,6 +60,14 @@ class ModelFiles:
         if not files:
             raise InputError(f"{self.name} has no weights; expected *.safetensors or *.bin.")
         return files
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Names, types and shapes of the weights; none is read.
+
+        Raises:
+            InputError: A file is damaged.
+        """
+        return read_tensors(self.weight_files(), self.name)
 
     def sha256(self) -> str:
         """Hash over names and bytes of config.json and the weights.
@@ -82,20 +93,25 @@ def _hash_of_blocks(file: BinaryIO) -> hashlib._Hash:
     return digest
 
 
-def find_model(model: str, revision: str | None = None) -> ModelFiles:
+def find_model(model: str, revision: str | None = None, *, trust_remote_code: bool = False) -> ModelFiles:
     """The model in a local directory, or on the hub (fetched into its cache).
+
+    Args:
+        model: A model directory or hub id.
+        revision: Branch, tag or commit on the hub; a directory has none.
+        trust_remote_code: Whether code that comes with the model may run.
 
     Raises:
         InputError: There is no such model, or it is not a causal language model with its own weights.
     """
     path = Path(model).expanduser()
     if path.is_dir():
-        return _describe(path.resolve(), path.resolve().name, None)
+        return _describe(path.resolve(), path.resolve().name, None, trust_remote_code)
     # A hub id is `name` or `owner/name`; everything else can only be meant as a path.
     if path.exists() or model.startswith((".", "/", "~")) or model.count("/") > 1:
         raise _not_a_model(model)
     snapshot = _fetch(model, revision)
-    return _describe(snapshot, model, snapshot.name)
+    return _describe(snapshot, model, snapshot.name, trust_remote_code)
 
 
 def _not_a_model(model: str) -> InputError:
@@ -124,22 +140,22 @@ def _fetch(hub_id: str, revision: str | None) -> Path:
     return path
 
 
-def _describe(path: Path, name: str, revision: str | None) -> ModelFiles:
+def _describe(path: Path, name: str, revision: str | None, trust_remote_code: bool) -> ModelFiles:
     if (path / "adapter_config.json").is_file():
         raise InputError(f"{name} is an adapter; merge it into its base model and score the result.")
     if not (path / "config.json").is_file():
         raise _not_a_model(str(path))
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(path).get_text_config()
-    except Exception as error:  # It raises its own, huggingface_hub's and built-in errors.
-        reason = str(error).strip().partition("\n")[0]
-        raise InputError(f"{name}: config.json cannot be used: {reason}") from error
+    whole = load_config(path, name, trust_remote_code=trust_remote_code)
+    check_architecture(whole, name)
+    config = whole.get_text_config()
     vocab_size = getattr(config, "vocab_size", None)
     if not isinstance(vocab_size, int):
         raise InputError(f"{name}: config.json states no vocab_size; expected a causal language model.")
+    if vocab_size < 1:
+        raise InputError(f"{name}: config.json has vocab_size {vocab_size}; expected at least 1.")
     dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
+    if dtype not in ("float64", "float32", "bfloat16", "float16"):
+        raise InputError(f"{name}: config.json has dtype {dtype:.60}; expected float32, bfloat16 or float16.")
     max_length = max_length_of(config)
     return ModelFiles(
         path,
@@ -151,64 +167,15 @@ def _describe(path: Path, name: str, revision: str | None) -> ModelFiles:
         dtype,
         _kv_width(config),
         switch_length_of(config),
+        trust_remote_code,
     )
-
-
-def max_length_of(config: PretrainedConfig) -> int:
-    """Most tokens in one sequence.
-
-    YaRN reaches `factor` times the original length, whether `max_position_embeddings` says so or still holds
-    the original. Other ways to scale positions leave it open whether it is scaled already: it is believed.
-
-    Source:
-        Peng et al. (2023), YaRN: Efficient Context Window Extension of Large Language Models, section 3.
-    """
-    for key in ("max_position_embeddings", "max_sequence_length", "max_seq_len", "seq_length"):
-        value = getattr(config, key, None)
-        if isinstance(value, int) and value > 0:
-            return max(value, _yarn_length(config, value))
-    return UNLIMITED_LENGTH
-
-
-def switch_length_of(config: PretrainedConfig) -> int | None:
-    """The length above which all tokens of a sequence have other positions; None where there is none.
-
-    Source:
-        Ding et al. (2024), LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens, section 3.4.
-    """
-    stated = getattr(config, "max_position_embeddings", None) or UNLIMITED_LENGTH
-    lengths = [
-        original for kind, original, _ in _positions(config, stated) if kind in ("longrope", "dynamic")
-    ]
-    return min(lengths, default=None)
-
-
-def _yarn_length(config: PretrainedConfig, stated: int) -> int:
-    """What YaRN reaches, 0 without it; the shortest where layers differ."""
-    return min(
-        int(original * factor) if kind == "yarn" and factor else 0
-        for kind, original, factor in _positions(config, stated)
-    )
-
-
-def _positions(config: PretrainedConfig, stated: int) -> list[tuple[str, int, float | None]]:
-    """Type of the rotary positions, length before they are scaled, and factor; for each kind of layers."""
-    found = getattr(config, "rope_parameters", None) or {}
-    # Of all layers, or by their kind; None for those without rotary positions.
-    kinds = [value for value in found.values() if isinstance(value, Mapping)] or [found]
-    return [
-        (
-            str(kind.get("rope_type", kind.get("type"))),
-            int(kind.get("original_max_position_embeddings") or stated),
-            kind.get("factor"),
-        )
-        for kind in kinds
-    ]
 
 
 def _kv_width(config: PretrainedConfig) -> int:
-    heads = getattr(config, "num_attention_heads", None) or 1
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    width = getattr(config, "head_dim", None) or (getattr(config, "hidden_size", 0) or 0) // heads
-    layers = getattr(config, "num_hidden_layers", 0) or 0
-    return int(2 * layers * kv_heads * width)
+    def size(name: str) -> int:
+        value = getattr(config, name, None)
+        return value if isinstance(value, int) and value > 0 else 0
+
+    heads = size("num_attention_heads") or 1
+    width = size("head_dim") or size("hidden_size") // heads
+    return 2 * size("num_hidden_layers") * (size("num_key_value_heads") or heads) * width

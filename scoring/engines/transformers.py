@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from tokscore.dataset.errors import EngineError, InputError
+from tokscore.dataset.errors import InputError
+from tokscore.scoring.engines.causality import check_causality
+from tokscore.scoring.engines.checkpoint.positions import UNLIMITED_LENGTH, switch_length_of
 from tokscore.scoring.engines.contract import SequenceScores, TokenSequence, last_line, windows
-from tokscore.scoring.engines.model import UNLIMITED_LENGTH, switch_length_of
+from tokscore.scoring.engines.loading import Model, engine_errors, load_model
 
 if TYPE_CHECKING:
     from tokscore.dataset.manifest import ModelIdentity, Setting
-    from tokscore.scoring.engines.model import ModelFiles
     from tokscore.scoring.engines.spec import EngineSpec
 
 # Tokens of one forward pass, padding included, by device.
@@ -28,9 +28,6 @@ LOGITS_BYTES = {"cpu": 32 * 2**20, "cuda": 512 * 2**20}
 # So does a block of their float64 softmax: on the CPU in the cache, and below where malloc asks the system.
 SOFTMAX_BYTES = {"cpu": 4 * 2**20, "cuda": 512 * 2**20}
 _PROBE_LENGTH = 16
-
-# A transformers model or module: the library is not typed.
-Model = Any
 
 
 class TransformersEngine:
@@ -52,8 +49,9 @@ class TransformersEngine:
         """Load the model.
 
         Raises:
-            EngineError: transformers cannot load or run it.
-            InputError: The weights do not fit the configuration.
+            EngineError: Memory is short, or a package is missing.
+            InputError: The weights do not fit the configuration, the model is no causal language model, or
+                transformers cannot load or run it.
         """
         self.identity: ModelIdentity = spec.identity
         self.max_length = spec.model.max_length
@@ -62,7 +60,8 @@ class TransformersEngine:
         self._temperature = spec.temperature
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._batch_tokens = spec.options.batch_tokens or BATCH_TOKENS[self._device.type]
-        self._model: Model = _load(spec.model, spec.identity.dtype, self._device)
+        loaded = load_model(spec.model, spec.identity.dtype, self._device)
+        self._model: Model = loaded.model
         self.chunk_rows = max(1, LOGITS_BYTES[self._device.type] // (4 * self.vocab_size))
         self.chunked = self._head_gives_the_logits()
         # transformers takes the longest sequence of a batch for the length of all.
@@ -71,7 +70,12 @@ class TransformersEngine:
             "device": self._device.type,
             "batch_tokens": self._batch_tokens,
             "logits": f"{self.chunk_rows} rows at a time" if self.chunked else "a sequence at a time",
+            **({"attention": loaded.attention} if loaded.attention else {}),
+            **({"unused_weights": loaded.left_out} if loaded.left_out else {}),
         }
+        check_causality(
+            self.score, self.vocab_size, self.max_length, name=self.identity.name, dtype=self.identity.dtype
+        )
 
     @torch.inference_mode()
     def _head_gives_the_logits(self) -> bool:
@@ -79,9 +83,12 @@ class TransformersEngine:
         length = min(_PROBE_LENGTH, self.max_length)
         ids = torch.randint(self.vocab_size, (1, length), generator=generator).to(self._device)
         with engine_errors():
-            logits = self._model(input_ids=ids, use_cache=False).logits
+            try:
+                logits = self._model(input_ids=ids, use_cache=False).logits
+            except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
+                raise InputError(f"{self.identity.name} cannot be run: {last_line(error)}") from error
             if logits.shape[-1] != self.vocab_size:
-                raise EngineError(
+                raise InputError(
                     f"{self.identity.name} gives {logits.shape[-1]} logits; "
                     f"its configuration says vocab_size {self.vocab_size}."
                 )
@@ -245,48 +252,3 @@ def _score_block(
         ((top_logits - peak) / temperature - log_total).float(),
         entropy.float(),
     )
-
-
-def _load(files: ModelFiles, dtype: str, device: torch.device) -> Model:
-    from transformers import AutoModelForCausalLM
-
-    with _quiet():
-        try:
-            model, report = AutoModelForCausalLM.from_pretrained(
-                files.path, dtype=getattr(torch, dtype), output_loading_info=True
-            )
-        except Exception as error:  # It raises its own, safetensors', torch's and built-in errors.
-            raise EngineError(f"transformers cannot load {files.name}: {last_line(error)}") from error
-    # transformers fills these with random numbers and goes on.
-    unfit = sorted(str(name) for kind in ("missing_keys", "mismatched_keys") for name in report[kind])
-    if unfit:
-        raise InputError(
-            f"{files.name}: {len(unfit)} weights are missing or of another shape than config.json says, "
-            f"the first is {unfit[0]}."
-        )
-    return model.to(device).eval()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without transformers' progress bars and warnings."""
-    from transformers.utils import logging
-
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
-
-
-@contextmanager
-def engine_errors() -> Iterator[None]:
-    """Failures of torch as engine errors."""
-    try:
-        yield
-    except RuntimeError as error:  # Out of memory, too.
-        raise EngineError(f"the transformers engine failed: {last_line(error)}") from error

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -62,3 +62,16 @@ def start() -> Iterator[EngineStarter]:
     starter = EngineStarter()
     yield starter
     starter.close()
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of one of `tiny_models.MODELS`, made when it is first asked for."""
+    from .tiny_models import make
+
+    folder = tmp_path_factory.mktemp("tiny")
+
+    def path_of(name: str) -> Path:
+        return folder / name if (folder / name).exists() else make(name, folder)
+
+    return path_of

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokscore.dataset.errors import ConversationError, EngineError
+from tokscore.dataset.errors import ConversationError, EngineError, InputError
+from tokscore.scoring.engines.causality import check_causality
+from tokscore.scoring.engines.checkpoint.config import load_config
+from tokscore.scoring.engines.checkpoint.positions import switch_length_of
 from tokscore.scoring.engines.contract import SequenceScores, TokenSequence, last_line
-from tokscore.scoring.engines.model import switch_length_of
 from tokscore.scoring.engines.row_checks import check_scores
 from tokscore.scoring.engines.vllm.path_check import LIMIT, LIMIT_16_BIT, PLAIN_TOP_K, PathCheck, PathError
 from tokscore.scoring.engines.vllm.results import KEEP, from_flat, from_tensors, keep_tensors
@@ -63,6 +65,7 @@ class VllmEngine:
 
         Raises:
             EngineError: vLLM cannot load or run the model, or no path passes the self-test.
+            InputError: The weights do not fit the configuration, or this is no causal language model.
         """
         self.identity: ModelIdentity = spec.identity
         self.max_length = spec.model.max_length
@@ -70,6 +73,7 @@ class VllmEngine:
         self._spec = spec
         self._longest = longest
         self._n_requests = 0
+        self._unused_weights = _check_weights(spec)
         self.details: Mapping[str, Setting] = {}
         reasons = []
         for path in PATHS if spec.options.path == "auto" else (spec.options.path,):
@@ -81,6 +85,9 @@ class VllmEngine:
                 if not isinstance(error, PathError):
                     raise
                 self.close()
+            except InputError:
+                self.close()
+                raise
             else:
                 return
         raise EngineError("vLLM runs, but no way to take its logprobs works.\n" + "\n".join(reasons))
@@ -125,6 +132,11 @@ class VllmEngine:
         difference = self._self_test(settings.batch_tokens)
         if difference is not None:
             details["self_test_max_difference"] = round(difference, 7)
+        if self._unused_weights:
+            details["unused_weights"] = self._unused_weights
+        check_causality(
+            self.score, self.vocab_size, self._longest, name=self.identity.name, dtype=self.identity.dtype
+        )
         self.details = details
 
     def _load(self, path: str) -> VllmSettings:
@@ -323,6 +335,31 @@ def _scores_of(output: Vllm, sequence: TokenSequence, path: str, top_k: int) -> 
     if path == FLAT:
         return from_flat(output.prompt_logprobs, sequence, top_k)
     return from_tensors(output.prompt_logprobs, sequence, top_k, is_fused=path == FUSED)
+
+
+def _check_weights(spec: EngineSpec) -> str | None:
+    """The weights that are left unused, by place; None where there are none, or it cannot be told.
+
+    vLLM leaves out what its own code of a model does not ask for.
+
+    Raises:
+        InputError: Weights are missing, left over, or of another shape than config.json says.
+    """
+    from tokscore.scoring.engines.checkpoint.skeleton import UnknownModelError, check_skeleton, compare
+
+    model = spec.model
+    config = load_config(model.path, model.name, trust_remote_code=model.trust_remote_code)
+    # Packed weights have names and shapes of their own, and overrides make another configuration.
+    is_other = getattr(config, "quantization_config", None) is not None or spec.options.quantization
+    if is_other or spec.options.arguments.keys() & {"load_format", "hf_overrides"}:
+        return None
+    stored = model.tensors()
+    try:
+        check_skeleton(config, stored, model.name, trust_remote_code=model.trust_remote_code)
+        report = compare(config, stored, model.name, trust_remote_code=model.trust_remote_code)
+    except UnknownModelError:
+        return None
+    return report.left_out(model.name)
 
 
 def _no_rows(top_k: int, *, with_entropy: bool) -> SequenceScores:

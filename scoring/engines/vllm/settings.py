@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokscore.dataset.errors import EngineError, UsageError
-from tokscore.scoring.engines.model import max_length_of
+from tokscore.scoring.engines.checkpoint.positions import max_length_of
 from tokscore.scoring.engines.spec import LOGITS_ARGUMENT, SIZE_ARGUMENTS
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.scoring.samples import MAX_LENGTH, EngineStarter, random_ids
-from tokscore.dataset.errors import EngineError
+from tokscore.dataset.errors import InputError
 from tokscore.scoring import SequenceScores, TokenSequence
 from tokscore.scoring.engines import transformers as transformers_engine
 from tokscore.scoring.engines.row_checks import check_scores
@@ -209,10 +209,10 @@ def test_stdout_stays_empty(
     assert capfd.readouterr().out == ""
 
 
-def test_damaged_weights_are_an_engine_error(name: str, tiny_llama: Path, tmp_path: Path) -> None:
+def test_damaged_weights_are_bad_input(name: str, tiny_llama: Path, tmp_path: Path) -> None:
     from tokscore.scoring import load_engine
 
     (tmp_path / "config.json").write_bytes((tiny_llama / "config.json").read_bytes())
     (tmp_path / "model.safetensors").write_bytes((tiny_llama / "model.safetensors").read_bytes()[:1000])
-    with pytest.raises(EngineError, match=rf"(?i){name}"):
+    with pytest.raises(InputError, match=r"model.safetensors cannot be read: its header would have"):
         load_engine(name, str(tmp_path))

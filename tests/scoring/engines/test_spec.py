@@ -13,7 +13,8 @@ from tests.scoring.samples import MAX_LENGTH, VOCAB_SIZE
 from tokscore.dataset.errors import EngineError, InputError, UsageError
 from tokscore.scoring import plan_engine
 from tokscore.scoring.engines import spec as load
-from tokscore.scoring.engines.model import find_model, max_length_of
+from tokscore.scoring.engines.checkpoint.positions import max_length_of
+from tokscore.scoring.engines.model import find_model
 
 
 def test_importing_the_room_loads_no_engine() -> None:

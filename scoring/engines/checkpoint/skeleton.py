@@ -1,0 +1,106 @@
+"""A model without numbers: its configuration held against the names and shapes in its files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tokscore.dataset.errors import InputError
+from tokscore.scoring.engines.checkpoint.config import first_line, is_about_code, needs_code
+from tokscore.scoring.engines.checkpoint.messages import quiet
+from tokscore.scoring.engines.checkpoint.weights import MAX_EXCESS, LoadReport, Tensor
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+
+class UnknownModelError(InputError):
+    """transformers cannot build a model of this configuration."""
+
+
+class _Shape(torch.Tensor):
+    """A tensor without numbers that stays so wherever transformers moves it."""
+
+    def to(self, *_: Any, **__: Any) -> torch.Tensor:  # Any: as torch.Tensor
+        return self
+
+
+def check_skeleton(
+    config: PretrainedConfig, stored: Mapping[str, Tensor], name: str, *, trust_remote_code: bool = False
+) -> None:
+    """Refuse a configuration that transformers cannot build, or that is far larger than the weights.
+
+    Args:
+        config: Of the model.
+        stored: Its weights.
+        name: Of the model, for messages.
+        trust_remote_code: Whether code in the folder may run.
+
+    Raises:
+        InputError: With what was found; `UnknownModelError` where transformers knows no such model.
+    """
+    layers = getattr(config.get_text_config(), "num_hidden_layers", 0) or 0
+    if isinstance(layers, int) and layers > len(stored):
+        raise InputError(
+            f"{name}: config.json has {layers:,} layers, and the files only {len(stored):,} weights."
+        )
+    model = _build(config, name, trust_remote_code)
+    described = sum(parameter.numel() for parameter in model.parameters())
+    held = sum(math.prod(tensor.shape) for tensor in stored.values())
+    if described > MAX_EXCESS * max(held, 1):
+        raise InputError(
+            f"{name}: config.json describes weights with {described:,} numbers; the files hold {held:,}."
+        )
+
+
+def compare(
+    config: PretrainedConfig, stored: Mapping[str, Tensor], name: str, *, trust_remote_code: bool = False
+) -> LoadReport:
+    """What transformers says when it loads weights of these names and shapes; no weight is read.
+
+    Args:
+        config: Of the model.
+        stored: Its weights.
+        name: Of the model, for messages.
+        trust_remote_code: Whether code in the folder may run.
+
+    Raises:
+        InputError: transformers cannot load such a model; `UnknownModelError` where it cannot build it.
+    """
+    weights = {
+        key: torch.empty(tensor.shape, dtype=getattr(torch, tensor.dtype), device="meta").as_subclass(_Shape)
+        for key, tensor in stored.items()
+    }
+    kind = type(_build(config, name, trust_remote_code))
+    try:
+        with quiet():
+            _, report = kind.from_pretrained(
+                None,
+                config=config,
+                state_dict=weights,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
+    except Exception as error:  # It raises its own, torch's and built-in errors.
+        raise InputError(f"{name}: transformers cannot load it: {first_line(error)}") from error
+    return LoadReport.of(report)
+
+
+def _build(config: PretrainedConfig, name: str, trust_remote_code: bool) -> Any:  # Any: of transformers
+    import transformers
+
+    # Models of text and images are none that AutoModelForCausalLM knows.
+    architecture = next(iter(config.architectures or ()), "")
+    own = None if trust_remote_code else getattr(transformers, architecture, None)
+    try:
+        with torch.device("meta"), quiet():
+            if own is not None:
+                return own(config)
+            return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+    except Exception as error:  # It raises its own, torch's and built-in errors.
+        if is_about_code(error):
+            raise InputError(needs_code(name)) from error
+        raise UnknownModelError(f"{name}: transformers cannot build it: {first_line(error)}") from error
