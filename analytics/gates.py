@@ -19,6 +19,7 @@ _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
 }
+_LOGARITHMS = ("teacher_logprob", "student_logprob", "log_ratio")
 _OVERFLOWING = ("off_policy.mean_ratio", "off_policy.effective_sample_size", "off_policy.chi2")
 _FROM_LISTS = ("teacher_rank.", "student_rank.", "top1_agreement")
 _FORM = re.compile(r"\s*(?:(?P<group>.+):)?\s*(?P<metric>[\w.+-]+)\s*(?P<sign>[<>]=?)\s*(?P<value>\S+)\s*")
@@ -110,7 +111,7 @@ def breaches(report: DiffReport, gates: list[Gate]) -> list[Breach]:
             names = ", ".join(name for name in numbers if not name.startswith("confidence."))
             raise UsageError(f"{gate.text!r}: there is no {gate.metric}; expected one of {names}.")
         number = numbers[gate.metric]
-        if number is None and _is_unbounded(row, gate.metric):
+        if number is None and _is_infinite(row, gate.metric):
             number = math.inf
         if number is None:
             found.append(Breach(gate, None, _why_missing(report, row, gate.metric)))
@@ -119,11 +120,13 @@ def breaches(report: DiffReport, gates: list[Gate]) -> list[Breach]:
     return found
 
 
-def _is_unbounded(row: DiffRow, metric: str) -> bool:
-    """Whether it is an upper limit, or that of its confidence, and some token has none."""
+def _is_infinite(row: DiffRow, metric: str) -> bool:
+    """Whether it is an upper limit that some token lacks, or that of its confidence, or infinite itself."""
     name, _, end = metric.removeprefix("confidence.").rpartition(".")
-    intervals = row.intervals()
-    return end == "upper" and name in intervals and intervals[name].is_unbounded
+    interval = row.intervals().get(name)
+    if interval is None:
+        return False
+    return interval.is_unbounded if end == "upper" else end == "lower" and interval.is_infinite
 
 
 def _why_missing(report: DiffReport, row: DiffRow, metric: str) -> str:
@@ -136,6 +139,8 @@ def _why_missing(report: DiffReport, row: DiffRow, metric: str) -> str:
         if row is report.total and metric.endswith(".adjusted_p_value"):
             return "all tokens together are one test, whose p_value needs no adjustment"
         return f"{counted(row.confidence[0].n_conversations, 'conversation')} set none"
+    if metric in _LOGARITHMS:
+        return "a model rules a token out, whose logprob is -inf"
     if metric in _OVERFLOWING:
         return "ratios of the two models' probabilities are beyond the range of float64"
     if metric.startswith("off_policy."):

@@ -123,15 +123,14 @@ def mismatch(
             table[name].to_numpy()[rows].astype(np.float64) for name in ("logprob", "recorded_logprob")
         )
         conversations = np.searchsorted(starts, rows, side="right") - 1
-        worst = np.where(np.isfinite(recorded) & (recorded <= MAX_LOGPROB), scored, recorded)
-        is_bad = ~(np.isfinite(worst) & (worst <= MAX_LOGPROB))
+        is_bad = ~(np.isfinite(recorded) & (recorded <= MAX_LOGPROB) & (scored <= MAX_LOGPROB))
         bad, first = np.unique(conversations[is_bad], return_index=True)
         for conversation, index in zip(bad.tolist(), np.flatnonzero(is_bad)[first].tolist(), strict=True):
             place = places[conversation]
             reason = (
                 f"{dataset.root}: {conversation_name(*place.key)}, position "
                 f"{rows[index] - starts[conversation]}: the recorded logprob is {recorded[index]:g}, the "
-                f"scored one {scored[index]:g}; expected finite numbers of at most 0."
+                f"scored one {scored[index]:g}; expected numbers of at most 0, and a finite recorded one."
             )
             if on_error is OnError.FAIL:
                 raise InputError(f"{reason}\nLeave such conversations out with --on-error skip.")

@@ -19,6 +19,7 @@ from tokscore.analytics.comparison.content_alignment import Align, AlignedRows, 
 from tokscore.analytics.comparison.pairing import PairBatch, Pairing
 from tokscore.analytics.divergence.intervals import Limits, check_alpha
 from tokscore.analytics.divergence.topk import (
+    FAULT_UNDEFINED,
     PADDING,
     ULPS,
     UNITS,
@@ -261,6 +262,9 @@ class Comparison:
             columns,
             faults,
         )
+        undefined = np.flatnonzero(np.isneginf(teacher.logprobs) & np.isneginf(student.logprobs))
+        for index in undefined:
+            faults[index] = FAULT_UNDEFINED, 1, token_ids[index], -np.inf
         if self.is_self:
             _clear_upper(columns, _equal_rows(teacher, student))
         compared = ComparedBatch(

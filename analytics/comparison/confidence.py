@@ -95,11 +95,21 @@ def confidence_of(
     upper = np.stack([columns[name if name in POINTS else f"{name}.upper"] for name in names])
     for name in _UNBOUNDED:
         upper[names.index(name), columns[f"n_unbounded_{name}"] > 0] = np.inf
-    found = clustered_confidence(names, lower, n_tokens, upper, n_replicates=n_replicates)
+    # A sum that is infinite, as a log-ratio may be, has no limits.
+    certain = [index for index, row in enumerate(lower) if (np.abs(row) <= LARGEST).all()]
+    upper[np.abs(upper) > LARGEST] = np.inf
+    found = clustered_confidence(
+        [names[index] for index in certain],
+        lower[certain],
+        n_tokens,
+        upper[certain],
+        n_replicates=n_replicates,
+    )
+    none = Confidence(None, None, None, int(np.count_nonzero(n_tokens)))
+    by_name = dict.fromkeys(names, none) | dict(zip((names[i] for i in certain), found, strict=True))
     possible = ranges(alphas)
     limits = [
-        (name, _within(each, *possible[name]) if name in possible else each)
-        for name, each in zip(names, found, strict=True)
+        (name, _within(each, *possible[name]) if name in possible else each) for name, each in by_name.items()
     ]
     if with_estimates:
         n_estimated = columns[N_ESTIMATED].astype(np.int64)

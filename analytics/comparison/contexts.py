@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokscore.analytics.comparison.compare import ComparedBatch
+from tokscore.analytics.comparison.off_policy import finite
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.vocabulary import read_vocabulary
 
@@ -59,8 +60,8 @@ class Context(NamedTuple):
         before: Text before the token.
         token: Its own.
         after: Text behind it, which the models did not see.
-        teacher_logprob: Of the token.
-        student_logprob: Of the token.
+        teacher_logprob: Of the token; None where it is -inf.
+        student_logprob: Likewise.
         teacher_top: Text of the token that the teacher finds most likely; None where unknown.
         student_top: The student's.
     """
@@ -73,8 +74,8 @@ class Context(NamedTuple):
     before: str
     token: str
     after: str
-    teacher_logprob: float
-    student_logprob: float
+    teacher_logprob: float | None
+    student_logprob: float | None
     teacher_top: str | None
     student_top: str | None
 
@@ -145,8 +146,8 @@ def read_contexts(found: Iterable[Found], dataset: Dataset) -> tuple[Context, ..
             text(each.ids[: each.at]),
             text(each.ids[each.at : each.at + 1]),
             text(each.ids[each.at + 1 :]),
-            each.teacher_logprob,
-            each.student_logprob,
+            finite(each.teacher_logprob),
+            finite(each.student_logprob),
             text([each.teacher_top]) if each.teacher_top >= 0 else None,
             text([each.student_top]) if each.student_top >= 0 else None,
         )

@@ -18,7 +18,7 @@ class Interval(NamedTuple):
     """Mean of a measure per token, in nats.
 
     Attributes:
-        lower: At most the mean over the whole vocabulary; None without tokens.
+        lower: At most the mean over the whole vocabulary; None without tokens, or where it is infinite.
         upper: At least that mean; None without tokens, or where any token has no upper limit.
         n_unbounded: Tokens without an upper limit.
     """
@@ -26,6 +26,11 @@ class Interval(NamedTuple):
     lower: float | None
     upper: float | None
     n_unbounded: int
+
+    @property
+    def is_infinite(self) -> bool:
+        """Whether the value of a token certainly is, so that `lower` is None."""
+        return self.lower is None and self.n_unbounded > 0
 
     @property
     def is_unbounded(self) -> bool:

@@ -141,7 +141,7 @@ def off_policy(group: Group, sums: Mapping[str, float]) -> OffPolicy:
     sequence_sums = clusters.sums[:, 0] if len(clusters.names) else np.zeros(0)
     squared = mean("squared_ratio")
     return OffPolicy(
-        log_ratio=Percentiles(*(group.log_ratios.quantile(share) for share in _SHARES)),
+        log_ratio=Percentiles(*(finite(group.log_ratios.quantile(share)) for share in _SHARES)),
         mean_abs_log_ratio=mean("abs_log_ratio"),
         mean_ratio=mean("ratio"),
         effective_sample_size=effective_sample_size(sums["ratio"], sums["squared_ratio"], n_tokens),
@@ -168,13 +168,13 @@ def effective_sample_size(total: float, total_of_squares: float, n: int) -> floa
     return total / total_of_squares * total / n
 
 
-def finite(value: float) -> float | None:
+def finite(value: float | None) -> float | None:
     """The value, None where it is infinite: JSON has no infinity."""
-    return value if math.isfinite(value) else None
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _sequence_effective_sample_size(log_weights: FloatArray) -> float | None:
-    if not len(log_weights):
+    if not len(log_weights) or not math.isfinite(log_weights.max()):
         return None
     # A common factor of all weights does not count.
     weights = np.exp(log_weights - log_weights.max())
@@ -184,4 +184,5 @@ def _sequence_effective_sample_size(log_weights: FloatArray) -> float | None:
 def _spread(values: FloatArray | Sequence[float]) -> Spread:
     if not len(values):
         return Spread(None, None, None)
-    return Spread(math.fsum(values) / len(values), float(min(values)), float(max(values)))
+    mean = math.fsum(values) / len(values) if np.isfinite(values).all() else None
+    return Spread(mean, finite(float(min(values))), finite(float(max(values))))

@@ -30,6 +30,11 @@ from tokscore.analytics.divergence.topk import (
 )
 
 MAX_LOG_RATIO = 80.0
+# Stands for the logprob -inf: as a probability it is 0, and sums with it stay finite.
+LOG_ZERO = -1e300
+# Beyond this log-ratio, the less likely side of a mixture is below the rounding of the other.
+_LARGE_LOG_RATIO = 36.0
+_MAX_DOUBT = 1e100
 _SOLVER_STEPS = 40
 _EPSILON = 2.0**-52
 
@@ -188,6 +193,20 @@ def _kl_lower(
 
 
 @compiled
+def _is_ruled_out(work: FloatArray, n_both: int, first: Side, second: Side, sign: float) -> bool:
+    """Whether the second certainly gives no probability to an id that the first gives some."""
+    mine, theirs, alone = (LOG_P, LOG_Q, T_LOG) if sign > 0 else (LOG_Q, LOG_P, S_LOG)
+    for i in range(n_both):
+        if work[theirs, i] <= LOG_ZERO < work[mine, i]:
+            return True
+    if second.log_cap <= LOG_ZERO:
+        for i in range(first.n_alone):
+            if work[alone, i] > LOG_ZERO:
+                return True
+    return False
+
+
+@compiled
 def _kl_upper(
     work: FloatArray, n_both: int, first: Side, second: Side, sign: float, rounding: float
 ) -> float:
@@ -205,6 +224,8 @@ def _kl_upper(
     upper, size = 0.0, 2.0
     for i in range(n_both):
         mass, doubt = work[mass_row, i], work[doubt_row, i]
+        if mass == 0.0:
+            continue
         gain = sign * (work[LOG_P, i] - work[LOG_Q, i]) + doubt + work[other_row, i]
         upper += mass * gain + doubt * abs(mass * gain)
         size += abs(mass * gain)
@@ -212,6 +233,8 @@ def _kl_upper(
         logs, doubts = (S_LOG, S_DOUBT) if sign > 0 else (T_LOG, T_DOUBT)
         others = np.sort(work[logs, : second.n_alone] - work[doubts, : second.n_alone] * 1.01)
         left, cap = first.residual, math.exp(first.log_cap)
+        if len(others) and others[0] <= LOG_ZERO < first.log_cap:
+            return np.inf
         for log_other in others:
             # A share of less than the cap gains less per mass than the cap itself; none is a gain of 0.
             gain = min(left, cap) * (first.log_cap - log_other)
@@ -248,17 +271,26 @@ def _mixture_limits(
         else:
             j = i - n_both - n_teacher
             p, q, x, doubt_q = work[S_OTHER, j], work[S_MASS, j], work[S_RATIO, j], work[S_DOUBT, j]
-        ratio = q / p if p > 1e-290 else math.exp(min(x, 700.0))
-        mixture = alpha + beta * ratio
-        log_m = math.log(mixture)
+        # log(m / p), log(q / m) and log(m / (beta q)); alpha p / m and beta p / m.
+        if x <= _LARGE_LOG_RATIO:
+            mixture = alpha + beta * (q / p if p > 1e-290 else math.exp(x))
+            log_m = math.log(mixture)
+            log_n, surplus = x - log_m, log_m - log_beta - x
+            share, other_share = alpha / mixture, beta / mixture
+        else:
+            inverse = math.exp(-x)
+            mixture = beta + alpha * inverse
+            log_n = -math.log(mixture)
+            log_m, surplus = x - log_n, -log_n - log_beta
+            share, other_share = alpha * inverse / mixture, beta * inverse / mixture
         if i < n_both:
-            certain = 1.0 - max(doubt_p, doubt_q)
-            gjs_shared += certain * (alpha * p * (log_m - log_alpha) + beta * q * (log_m - log_beta - x))
+            certain = 1.0 - min(max(doubt_p, doubt_q), 1.0)
+            gjs_shared += certain * (alpha * p * (log_m - log_alpha) + beta * q * surplus)
             skew_shared += certain * p * (log_m - log_alpha)
-        a, b = alpha * p * (at_p - log_m), beta * q * ((x - log_m) - gjs_q)
+        a, b = alpha * p * (at_p - log_m), beta * q * (log_n - gjs_q)
         gjs += a + b - doubt_p * abs(a) - doubt_q * abs(b)
         gjs_size += abs(a) + abs(b)
-        a, b = p * ((1.0 - log_m - alpha / mixture) - skew_p), q * (-beta / mixture - skew_q)
+        a, b = p * ((1.0 - log_m - share) - skew_p), q * (-other_share - skew_q)
         skew += a + b - doubt_p * abs(a) - doubt_q * abs(b)
         skew_size += abs(a) + abs(b)
     at_1 = math.log(alpha + beta)
@@ -310,11 +342,15 @@ def _entropy(
         doubt += work[alone, i] * work[doubt_alone, i] * (1.0 + abs(work[log_alone, i]))
     doubt += rounding * (2.0 + abs(head))
     cap = math.exp(side.log_cap)
-    n_full = math.floor(side.least_residual / cap)
-    rest = max(side.least_residual - n_full * cap, 0.0)
-    lower = head - doubt + n_full * cap * max(-side.log_cap, 0.0)
-    if 0.0 < rest < 1.0:
-        lower -= rest * math.log(rest)
+    lower = head - doubt
+    if cap > 1e-290:
+        n_full = math.floor(side.least_residual / cap)
+        rest = max(side.least_residual - n_full * cap, 0.0)
+        lower += n_full * cap * max(-side.log_cap, 0.0)
+        if 0.0 < rest < 1.0:
+            lower -= rest * math.log(rest)
+    else:
+        lower -= side.least_residual * side.log_cap
     upper = np.inf
     if side.vocab_size >= 0:
         n_others = side.vocab_size - side.n_known
@@ -328,8 +364,9 @@ def _entropy(
 
 @compiled
 def _token_limits(
-    work: FloatArray, n_both: int, teacher: Side, student: Side, alphas: FloatArray, out: FloatArray
-) -> None:
+    work: FloatArray, n_both: int, teacher: Side, student: Side, has_zero: bool, alphas: FloatArray,
+    out: FloatArray,
+) -> None:  # fmt: skip
     """All limits of one token, from a work space whose first three rows of each kind are filled."""
     rounding = _EPSILON * (64 + n_both + n_both + teacher.n_alone + student.n_alone)
     of_p, of_q = _tail(work, teacher, student)
@@ -337,6 +374,11 @@ def _token_limits(
     out[KL_TEACHER_STUDENT], out[KL_STUDENT_TEACHER] = limits
     out[KL_TEACHER_STUDENT + 1] = _kl_upper(work, n_both, teacher, student, 1.0, rounding)
     out[KL_STUDENT_TEACHER + 1] = _kl_upper(work, n_both, student, teacher, -1.0, rounding)
+    if has_zero:
+        if _is_ruled_out(work, n_both, teacher, student, 1.0):
+            out[KL_TEACHER_STUDENT : KL_TEACHER_STUDENT + 2] = np.inf
+        if _is_ruled_out(work, n_both, student, teacher, -1.0):
+            out[KL_STUDENT_TEACHER : KL_STUDENT_TEACHER + 2] = np.inf
     limits = _total_variation(work, n_both, teacher, student, rounding)
     out[TOTAL_VARIATION], out[TOTAL_VARIATION + 1] = limits
     limits = _entropy(work, (LOG_P, P, DOUBT_P, T_LOG, T_MASS, T_DOUBT), n_both, teacher, rounding)
@@ -356,7 +398,7 @@ def _token_limits(
 def _find(keys: NDArray[np.int32], stamps: NDArray[np.int64], stamp: int, token_id: int) -> int:
     """Place of an id in a hash table, or the free place where it belongs."""
     mask = len(keys) - 1
-    place = ((token_id * 2654435761) >> 8) & mask
+    place = int(((np.int64(token_id) * 2654435761) >> 8) & mask)
     while stamps[place] == stamp and keys[place] != token_id:
         place = (place + 1) & mask
     return place
@@ -379,7 +421,8 @@ def _side(
         total += mass
     total += both
     n_known = n_both + n_alone
-    is_whole = n_known == vocab_size
+    # Nothing else has any probability: all ids are listed, or the least likely of them has none.
+    is_whole = n_known == vocab_size or cap <= LOG_ZERO
     # A sum above 1, and one below where nothing else is, shows by how much, at least, this row is off.
     excess = abs(total - 1.0) / min(total, 1.0) if is_whole else max(total - 1.0, 0.0)
     left = _EPSILON * (64 + n_both + n_alone)
@@ -401,7 +444,7 @@ def _side(
 @compiled
 def _doubt(logprob: float, unit: float, excess: float) -> float:
     """Relative uncertainty of exp(logprob): exp(d) - 1 <= d + d^2 for d <= 1."""
-    log_doubt = unit * max(1.0, abs(logprob)) + excess
+    log_doubt = min(unit * max(1.0, abs(logprob)), _MAX_DOUBT) + excess
     return log_doubt + log_doubt * log_doubt
 
 
@@ -446,6 +489,7 @@ def limits_of_tokens(
         faults[token, 0] = 0.0
         t_cap = s_cap = 0.0
         n_teacher = n_student = n_both = 0
+        has_zero = False
         for side in range(2):
             # Picked here once: picking a whole side, or in every round, would cost more than the rest.
             ids = teacher.ids if side == 0 else student.ids
@@ -463,8 +507,10 @@ def limits_of_tokens(
                 if token_id < 0:
                     continue
                 # Not by the opposite, since NaN is to be caught.
-                if not -np.inf < logprob <= MAX_LOGPROB:
+                if not logprob <= MAX_LOGPROB:
                     _note(faults[token], FAULT_LOGPROB, side, token_id, logprob)
+                if logprob <= LOG_ZERO:
+                    logprob, has_zero = LOG_ZERO, True
                 place = _find(keys, stamps, token + 1, token_id)
                 is_new = stamps[place] != token + 1
                 # The owner of a place: a teacher's entry by its number, a student's or matched one as -1.
@@ -506,13 +552,11 @@ def limits_of_tokens(
         of_student, q_sum = _side(
             work, student.unit, student.vocab_size, n_both, n_student, s_cap, LOG_Q, S_LOG
         )
-        if p_sum > 1.0 + MAX_EXCESS or (
-            of_teacher.n_known == teacher.vocab_size and p_sum < 1.0 - MAX_EXCESS
-        ):
+        is_p_whole = of_teacher.n_known == teacher.vocab_size or t_cap <= LOG_ZERO
+        is_q_whole = of_student.n_known == student.vocab_size or s_cap <= LOG_ZERO
+        if p_sum > 1.0 + MAX_EXCESS or (is_p_whole and p_sum < 1.0 - MAX_EXCESS):
             _note(faults[token], FAULT_SUM, 0, -1, p_sum)
-        elif q_sum > 1.0 + MAX_EXCESS or (
-            of_student.n_known == student.vocab_size and q_sum < 1.0 - MAX_EXCESS
-        ):
+        elif q_sum > 1.0 + MAX_EXCESS or (is_q_whole and q_sum < 1.0 - MAX_EXCESS):
             _note(faults[token], FAULT_SUM, 1, -1, q_sum)
         else:
-            _token_limits(work, n_both, of_teacher, of_student, alphas, out[token])
+            _token_limits(work, n_both, of_teacher, of_student, has_zero, alphas, out[token])

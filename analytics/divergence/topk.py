@@ -135,16 +135,21 @@ def fault_reason(fault: FloatArray) -> str:
     """What a row of faults from `bounds.limits_of_tokens` found, and what was expected."""
     kind, _, token_id, value = fault.tolist()
     if kind == FAULT_LOGPROB:
-        return f"the logprob of id {token_id:.0f} is {value:g}; expected a finite number of at most 0."
+        return f"the logprob of id {token_id:.0f} is {value:g}; expected at most 0, or -inf."
     if kind == FAULT_SUM:
         return (
-            f"the listed probabilities sum to {value:.6g}; expected at most 1, or 1 where all are listed. "
-            "Were they rounded to half precision?"
+            f"the listed probabilities sum to {value:.6g}; expected at most 1, or 1 where no other id "
+            "has any. Were they rounded to half precision?"
+        )
+    if kind == FAULT_UNDEFINED:
+        return (
+            f"both models give id {token_id:.0f} the logprob -inf, which leaves its log-ratio undefined; "
+            "expected a token that one of them allows."
         )
     return f"id {token_id:.0f} is listed twice; expected every id at most once."
 
 
-FAULT_LOGPROB, FAULT_TWICE, FAULT_SUM = 1.0, 2.0, 3.0
+FAULT_LOGPROB, FAULT_TWICE, FAULT_SUM, FAULT_UNDEFINED = 1.0, 2.0, 3.0, 4.0
 
 
 class Lists(NamedTuple):

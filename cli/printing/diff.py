@@ -174,7 +174,7 @@ def _divergences(row: DiffRow) -> dict[str, Cell]:
 
 
 def _shown(interval: Interval) -> str:
-    return shown_limits(interval.lower, interval.upper)
+    return "infinite" if interval.is_infinite else shown_limits(interval.lower, interval.upper)
 
 
 def shown_limits(lower: float | None, upper: float | None) -> str:

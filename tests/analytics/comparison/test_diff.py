@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from tokscore.analytics import Comparison, GroupBy
+from tokscore.analytics import Comparison, GroupBy, breaches, parse_gate
 from tokscore.analytics import diff_report as diff
 from tokscore.dataset.errors import InputError, UsageError
 from tokscore.dataset.schema import DatasetKind
@@ -267,7 +267,7 @@ def test_without_lists_the_realised_token_still_counts(
     assert total.gjs.lower > 0
 
 
-@pytest.mark.parametrize("value", [math.nan, 0.5, -math.inf])
+@pytest.mark.parametrize("value", [math.nan, 0.5])
 def test_a_logprob_that_is_none_is_refused_with_its_place(
     teacher: list[Any], write_dataset: Make, value: float
 ) -> None:
@@ -282,6 +282,54 @@ def test_a_logprob_that_is_none_is_refused_with_its_place(
     with pytest.raises(InputError, match=place) as caught:
         diff(write_dataset(teacher), spoiled)
     assert str(spoiled) in str(caught.value)
+
+
+def ruled_out(index: int, dataset: list[Any]) -> Callable[[dict[str, pa.Array]], dict[str, pa.Array]]:
+    """Gives token `index` of c2, whose columns are the first of 13 rows, the logprob -inf, lists included."""
+
+    def change(scores: dict[str, pa.Array]) -> dict[str, pa.Array]:
+        values, ids = scores["logprob"].to_pylist(), scores["top_ids"].to_pylist()
+        logs = scores["top_logprobs"].to_pylist()
+        if len(values) == 13:
+            values[index] = -math.inf
+            token_id = int(dataset[2].token_ids[index])
+            if token_id in ids[index]:
+                logs[index][ids[index].index(token_id)] = -math.inf
+        return scores | {
+            "logprob": pa.array(values, pa.float32()),
+            "top_logprobs": pa.array(logs, pa.list_(pa.float32())),
+        }
+
+    return change
+
+
+def test_a_token_that_one_model_rules_out_is_compared(
+    teacher: list[Any], student: list[Any], write_dataset: Make, tmp_path: Path
+) -> None:
+    mine = write_dataset(teacher, top_k=50)
+    theirs = write_dataset(student, top_k=3, columns=ruled_out(2, teacher))
+    report = diff(mine, theirs, out=tmp_path / "out")
+    total = report.total
+    assert total.log_ratio is None
+    assert total.kl_teacher_student.is_infinite
+    assert total.gjs.upper <= math.log(2)
+    assert total.off_policy.sequence_sum.mean is None
+    tokens = pl.read_parquet(tmp_path / "out" / "tokens.parquet")
+    assert np.isposinf(tokens["log_ratio"].to_numpy()).sum() == 2  # of two conversations of this length
+    confidence = {each.name: each for each in total.confidence}
+    assert confidence["log_ratio"].upper is None
+    assert confidence["gjs_0.5"].upper is not None
+    json.dumps(report.to_dict(), allow_nan=False)
+    gates = [parse_gate(text, report.by) for text in ("kl_teacher_student.lower > 9", "log_ratio > 0")]
+    found = breaches(report, gates)
+    assert found[0].found == math.inf
+    assert "a model rules a token out" in str(found[1])
+
+
+def test_a_token_that_both_models_rule_out_is_refused(teacher: list[Any], write_dataset: Make) -> None:
+    sides = [write_dataset(teacher, columns=ruled_out(2, teacher)) for _ in range(2)]
+    with pytest.raises(InputError, match=r"c2', position 2: both models give id \d+ the logprob -inf"):
+        diff(*sides)
 
 
 def test_lists_and_logprobs_of_other_lengths_are_refused(teacher: list[Any], write_dataset: Make) -> None:

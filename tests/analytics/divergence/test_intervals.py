@@ -464,7 +464,7 @@ def test_whole_lists_that_sum_to_less_than_1_leave_room_for_the_exact_value(miss
 
 def test_whole_lists_that_lack_much_are_refused() -> None:
     half = TopK(np.array([[0, 1]]), np.log([[0.5, 0.4]]), vocab_size=2)
-    with pytest.raises(TokenError, match=r"sum to 0\.9; expected at most 1, or 1 where all are listed"):
+    with pytest.raises(TokenError, match=r"sum to 0\.9; expected at most 1, or 1 where no other id has any"):
         topk_limits(half, one(0.5, 0.5, vocab_size=2))
     part = half._replace(vocab_size=3)
     assert topk_limits(part, one(0.5, 0.5, vocab_size=3)).kl_teacher_student.lower[0] >= 0
