@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tokscore.rendering.conversations.conversation import Conversation, parse_conversation
     from tokscore.rendering.incremental.answers import add_answer
     from tokscore.rendering.incremental.continuation import Continuation, NotContinued, continue_with
+    from tokscore.rendering.incremental.media import expand_placeholders
     from tokscore.rendering.incremental.packing import concatenate_slices, pack_conversations
     from tokscore.rendering.run import render
     from tokscore.rendering.source import open_source
@@ -39,6 +40,7 @@ _LAZY = {
     "add_answer": "tokscore.rendering.incremental.answers",
     "concatenate_slices": "tokscore.rendering.incremental.packing",
     "continue_with": "tokscore.rendering.incremental.continuation",
+    "expand_placeholders": "tokscore.rendering.incremental.media",
     "load_table": "tokscore.dataset.frames",
     "load_tokens": "tokscore.dataset.frames",
     "open_source": "tokscore.rendering.source",
@@ -63,6 +65,7 @@ __all__ = [
     "add_answer",
     "concatenate_slices",
     "continue_with",
+    "expand_placeholders",
     "load_table",
     "load_tokens",
     "open_source",
