@@ -108,7 +108,7 @@ class By(StrEnum):
 
 
 TEMPLATE_TIMEOUT_S = 30.0
-TEMPLATE_CHARACTERS = 2**28
+TEMPLATE_CHARACTERS = 2**26
 
 Inputs = Annotated[
     list[str],

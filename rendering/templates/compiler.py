@@ -17,6 +17,7 @@ from tokscore.rendering.templates.cost import check_operands
 from tokscore.rendering.templates.limits import TemplateLimitError, weigh
 from tokscore.rendering.templates.strings import literal
 
+_SEARCHES = frozenset({"in", "notin"})
 _OPERATIONS = SandboxedEnvironment.default_binop_table
 
 
@@ -106,14 +107,15 @@ class TrackingGenerator(CodeGenerator):
         self.write(")")
 
     def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:
-        if any(isinstance(operand.expr, nodes.Const) for operand in node.ops):
+        # Comparing with a constant costs no more than its length; looking for one costs that of the text.
+        if all(isinstance(each.expr, nodes.Const) and each.op not in _SEARCHES for each in node.ops):
             super().visit_Compare(node, frame)
             return
-        self.write("(environment.compared(")
+        self.write("environment.compare(")
         self.visit(node.expr, frame)
-        self.write(")")
         for operand in node.ops:
-            self.visit(operand, frame)
+            self.write(f", {operand.op!r}, lambda: ")
+            self.visit(operand.expr, frame)
         self.write(")")
 
     def visit_Macro(self, node: nodes.Macro, frame: Frame) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from tokscore.rendering.templates.limits import (
@@ -16,7 +16,8 @@ from tokscore.rendering.templates.limits import (
 
 _MAX_BITS = 2**17
 _MAX_PRECISION = 1_000
-_MAX_SEARCH = 2**34
+_MAX_SEARCH = 2**32
+_MAX_SORTED = 2**18  # items
 _SMALL = 2**20
 _ENDLESS = 2**62
 _LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
@@ -93,6 +94,7 @@ def _expanded(owner: str, tabsize: int = 8) -> int:
 
 
 def _replaced(owner: str, old: str, new: str, count: int = -1) -> int:
+    check(_searched(owner, old))
     n = owner.count(old)
     made = (n if count < 0 else min(n, count)) * len(new)
     return len(owner) + made + (0 if old else PIECE_CHARACTERS * len(owner))
@@ -103,20 +105,33 @@ def _translated(owner: str, table: Any) -> int:
     return len(owner) * max((len(value) for value in values if isinstance(value, str)), default=1)
 
 
-def _searched(owner: str, wanted: str | None = None, *_rest: object) -> int:
-    """Searching from the right, and stripping a set of characters, costs the product of both lengths."""
-    return _ENDLESS if wanted is not None and len(owner) * len(wanted) > _MAX_SEARCH else 0
+def check_search(wanted: object, text: object) -> None:
+    """Refuse to look for a text in another where both are so long that it could take minutes."""
+    if isinstance(wanted, str) and isinstance(text, str):
+        check(_searched(text, wanted))
+
+
+def _searched(owner: str, wanted: object = None, *_rest: object) -> int:
+    """Searching costs up to the product of both lengths, and so does stripping a set of characters."""
+    if not isinstance(wanted, str):
+        return 0
+    return _ENDLESS if len(owner) * len(wanted) > _MAX_SEARCH else 0
 
 
 def _split(owner: str, sep: str | None = None, maxsplit: int = -1) -> int:
     if len(owner) < _SMALL:
         return 0
+    check(_searched(owner, sep))
     n = len(owner) // 2 if sep is None else owner.count(sep)
-    return PIECE_CHARACTERS * (n if maxsplit < 0 else min(n, maxsplit)) + _searched(owner, sep)
+    return PIECE_CHARACTERS * (n if maxsplit < 0 else min(n, maxsplit))
 
 
 def _lines(owner: str, keepends: bool = False) -> int:  # noqa: ARG001
     return PIECE_CHARACTERS * sum(map(owner.count, _LINE_ENDS)) if len(owner) >= _SMALL else 0
+
+
+def _joined(owner: str, parts: Sequence[object]) -> int:
+    return len(owner) * (len(parts) - 1)
 
 
 _METHODS: Mapping[str, Callable[..., int]] = {
@@ -127,6 +142,10 @@ _METHODS: Mapping[str, Callable[..., int]] = {
     "expandtabs": _expanded,
     "replace": _replaced,
     "translate": _translated,
+    "find": _searched,
+    "index": _searched,
+    "count": _searched,
+    "partition": _searched,
     "rfind": _searched,
     "rindex": _searched,
     "rpartition": _searched,
@@ -136,6 +155,7 @@ _METHODS: Mapping[str, Callable[..., int]] = {
     "split": _split,
     "rsplit": _split,
     "splitlines": _lines,
+    "join": _joined,
     "to_bytes": lambda _owner, length=1, *_rest, **_more: length,
 }
 
@@ -163,6 +183,11 @@ def _indented(value: object, width: int | str = 4, *_rest: object, **_more: obje
     return len(text) + (text.count("\n") + 1) * (width if isinstance(width, int) else len(width))
 
 
+def _sorted(value: object, *_rest: object, **_more: object) -> int:
+    """Sorting asks for no time on the way, and no chat template needs to sort so much."""
+    return _ENDLESS if isinstance(value, Collection) and len(value) > _MAX_SORTED else 0
+
+
 def _rounded(_value: object, precision: int = 0, *_rest: object, **_more: object) -> int:
     return _ENDLESS if abs(precision) > _MAX_PRECISION else 0
 
@@ -185,6 +210,7 @@ _FILTERS: Mapping[str, Callable[..., int]] = {
     "batch": lambda _value, linecount, *_rest, **_more: ITEM_CHARACTERS * linecount,
     "slice": lambda _value, slices, *_rest, **_more: ITEM_CHARACTERS * slices,
     "round": _rounded,
+    **dict.fromkeys(("dictsort", "groupby", "max", "min", "sort", "unique"), _sorted),
     "tojson": _json,
     "format": _formatted,
     "replace": lambda value, old, new, count=None: _replaced(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from string import Formatter
@@ -24,9 +25,10 @@ from tokscore.rendering.templates.cost import (
     check_format,
     check_method,
     check_operands,
+    check_search,
 )
 from tokscore.rendering.templates.json import dumps
-from tokscore.rendering.templates.limits import step, take, take_result, weigh
+from tokscore.rendering.templates.limits import check, read, step, take, take_result, weigh
 from tokscore.rendering.templates.strings import (
     TrackedStr,
     concat,
@@ -88,6 +90,17 @@ def _check_namespace_name(name: object) -> None:
 
 _USUAL_TYPES = frozenset({TrackedStr, TrackedDict, TrackedList, LoopContext, _TemplateNamespace})
 _KNOWN_ATTRIBUTES = 4096
+_LONGEST_FIELD = 32  # characters that one of a date pattern can stand for
+_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {  # Any: template values
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "gt": operator.gt,
+    "gteq": operator.ge,
+    "lt": operator.lt,
+    "lteq": operator.le,
+    "in": lambda left, right: left in right,
+    "notin": lambda left, right: left not in right,
+}
 _LOOP_NUMBERS = frozenset({"index", "index0", "first", "last", "length"})
 
 
@@ -141,6 +154,7 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
             "integer": lambda value: isinstance(value, int) and not isinstance(value, (bool, TrackedBool)),
             "sameas": _same_as,
         }
+        self.tests = {name: _guarded_test(apply) for name, apply in self.tests.items()}
 
     @staticmethod
     def emit(value: object, variables: Sequence[object]) -> TrackedStr:
@@ -174,11 +188,27 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
         return value
 
     @staticmethod
-    def compared(value: Any) -> Any:  # Any: template values
-        """The left side of a comparison; comparing containers costs what they would print."""
-        if isinstance(value, (list, tuple, dict)):
-            weigh(value)
-        return value
+    def compare(left: Any, *rest: Any) -> Any:  # Any: template values
+        """A comparison, or a chain of them, within the limits.
+
+        Args:
+            left: The first value.
+            rest: Names of operators, each before a function that gives the value on its right.
+        """
+        result: Any = True
+        for name, right_of in zip(rest[::2], rest[1::2], strict=True):
+            right = right_of()
+            if isinstance(left, (list, tuple, dict)):
+                weigh(left)  # comparing containers costs what they would print
+            else:
+                read(left, right)
+            if name in ("in", "notin"):
+                check_search(left, right)
+            result = _COMPARISONS[name](left, right)
+            if not result:
+                return result
+            left = right
+        return result
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:  # Any: as in jinja2
         """Call what a template calls, within its limits."""
@@ -187,6 +217,7 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
         if isinstance(owner, (str, int)):
             name = getattr(obj, "__name__", "")
             check_method(owner, name, args, kwargs)
+            read(owner, *args)
             if name == "join" and not isinstance(owner, TrackedStr):
                 obj = track(owner).join
         result = super().call(context, obj, *args, **kwargs)
@@ -295,9 +326,28 @@ def _guarded(name: str, apply: Callable[..., Any]) -> Callable[..., Any]:  # Any
         value = args[n_passed] if len(args) > n_passed else None
         if not (is_harmless and isinstance(value, str)):
             check_filter(name, value, args[n_passed + 1 :], kwargs)
+        read(value)
         result = apply(*args, **kwargs)
         take_result(result)
         return result
+
+    return guarded
+
+
+def _guarded_test(apply: Any) -> Callable[..., Any]:  # Any: template values
+    """The same test within the limits."""
+    n_passed = 0 if _PassArg.from_obj(apply) is None else 1
+
+    @wraps(apply)
+    def guarded(*args: Any, **kwargs: Any) -> Any:  # Any: template values
+        values = args[n_passed:]
+        if len(values) > 1:
+            check_search(*values[:2])
+        for value in values:
+            if isinstance(value, (list, tuple, dict)) and len(values) > 1:
+                weigh(value)
+        read(*values)
+        return apply(*args, **kwargs)
 
     return guarded
 
@@ -341,7 +391,17 @@ def _raise_exception(message: str) -> NoReturn:
 
 
 def _strftime_now(pattern: str) -> TrackedStr:
-    return literal(dt.datetime.now().strftime(plain(pattern)))  # local time, as transformers does
+    return formatted_time(dt.datetime.now(), pattern)  # local time, as transformers does
+
+
+def formatted_time(now: dt.datetime, pattern: str) -> TrackedStr:
+    """`now` in the words of `pattern`, as text of the template.
+
+    Raises:
+        TemplateLimitError: The result could be too long.
+    """
+    check(_LONGEST_FIELD * len(pattern))
+    return literal(now.strftime(plain(pattern)))
 
 
 def _same_as(value: object, other: object) -> bool:

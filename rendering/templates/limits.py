@@ -1,8 +1,9 @@
 """Limits on one rendering, so that a hostile chat template ends as one error and takes nothing down.
 
-Templates can build gigabytes in one expression and loop for ever, and no signal reaches a worker thread. So
-whatever can grow is counted while it is made and guessed before it is made, and every loop, call and
-filter asks now and then how much processor time is gone.
+Templates can build gigabytes in one expression and loop for ever, and no signal reaches a worker thread or C
+code. So whatever can grow is counted while it is made and guessed before it is made, and every loop, call,
+filter, test and comparison asks how much processor time is gone: now and then, and whenever the texts that it
+went through are long.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ CHARACTERS_BETWEEN_CHECKS = 2**20
 # A conversation may cost this many times its own length on top of the limit.
 FACTOR = 50
 ITEM_CHARACTERS = 8  # what one reference in a list counts for
-PIECE_CHARACTERS = 32  # what one small string object counts for
+PIECE_CHARACTERS = 48  # what one small string object counts for
+# Printed text is tokenized, which costs far more than making it.
+PRINTED_SHARE = 128
 
 
 class TemplateLimits(NamedTuple):
@@ -28,11 +31,12 @@ class TemplateLimits(NamedTuple):
 
     Attributes:
         cpu_s: Seconds of processor time.
-        n_characters: Characters printed and held on the way, beyond fifty times those of the conversation.
+        n_characters: Characters held on the way, beyond fifty times those of the conversation; one in
+            `PRINTED_SHARE` of them may be printed.
     """
 
     cpu_s: float = 30.0
-    n_characters: int = 2**28
+    n_characters: int = 2**26
 
 
 DEFAULT_LIMITS = TemplateLimits()
@@ -50,13 +54,13 @@ class TemplateUsage:
         next_look: So many of them call for a `look`.
     """
 
-    __slots__ = ("_allowed", "_deadline", "_limits", "_n_steps", "n_characters", "next_look")
+    __slots__ = ("_allowed", "_deadline", "_limits", "_n_read", "_n_steps", "n_characters", "next_look")
 
     def __init__(self, limits: TemplateLimits) -> None:
         self._limits = limits
         self._allowed = self.next_look = float("inf")
         self._deadline = thread_time() + limits.cpu_s
-        self._n_steps = self.n_characters = 0
+        self._n_steps = self._n_read = self.n_characters = 0
 
     def begin(self) -> None:
         """All made so far is the conversation; count from here."""
@@ -68,6 +72,23 @@ class TemplateUsage:
         self._n_steps += 1
         if not self._n_steps % STEPS_BETWEEN_CHECKS:
             self._check_time()
+
+    def read(self, n: int) -> None:
+        """Count `n` characters that were gone through without making any."""
+        self._n_read += n
+        if self._n_read > CHARACTERS_BETWEEN_CHECKS:
+            self._n_read = 0
+            self._check_time()
+
+    def check_printed(self, n: int) -> None:
+        """Refuse `n` characters as the text of the conversation where they are too many."""
+        limit = self._limits.n_characters // PRINTED_SHARE
+        if n > self._allowed - self._limits.n_characters + limit:
+            raise TemplateLimitError(
+                f"makes the chat template print {n:,} characters; "
+                f"expected at most {limit:,} and {FACTOR} times those of the conversation.",
+                hint=f"Allow more with --template-characters N: one in {PRINTED_SHARE} may be printed.",
+            )
 
     def take(self, n: int) -> None:
         """Count `n` characters that were made."""
@@ -122,6 +143,13 @@ def take(n: int) -> None:
     """Count `n` characters that the running template made."""
     if (usage := _USAGE.get()) is not None:
         usage.take(n)
+
+
+def read(*values: object) -> None:
+    """Count the characters of the texts that an operation of the running template goes through."""
+    n = sum(len(value) for value in values if isinstance(value, (str, bytes)))
+    if n > PIECE_CHARACTERS and (usage := _USAGE.get()) is not None:
+        usage.read(n)
 
 
 def check(n: int) -> None:

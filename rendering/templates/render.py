@@ -13,12 +13,14 @@ import jinja2
 
 from tokscore.dataset.errors import ConversationError, InputError
 from tokscore.rendering.templates.compiler import ConstantCheck
-from tokscore.rendering.templates.environment import TrackingEnvironment
+from tokscore.rendering.templates.environment import TrackingEnvironment, formatted_time
 from tokscore.rendering.templates.limits import DEFAULT_LIMITS, TemplateLimitError, TemplateLimits, limited
 from tokscore.rendering.templates.origins import Runs, merge_runs
-from tokscore.rendering.templates.strings import literal, plain, track
+from tokscore.rendering.templates.strings import plain, track
 from tokscore.rendering.templates.values import wrap
 
+# Constants are folded when a template is compiled.
+_CONSTANT_LIMITS = TemplateLimits(cpu_s=2.0, n_characters=2**22)
 _USUAL_ROLES = ("system", "user", "assistant", "tool")
 # What templates raise without meaning to.
 TEMPLATE_FAILURES = (
@@ -66,7 +68,7 @@ def check_template(template: str) -> None:
         InputError: It does not parse, or holds constants that are too large to write out.
     """
     try:
-        with limited(DEFAULT_LIMITS) as usage:
+        with limited(_CONSTANT_LIMITS) as usage:
             usage.begin()
             ConstantCheck(_ENVIRONMENT).visit(_ENVIRONMENT.parse(template))
         _compiled(template)
@@ -175,9 +177,10 @@ def render_template(
             for name, value in (variables or {}).items():
                 context[name] = wrap(value, ("template", name))
             if now is not None:
-                context["strftime_now"] = lambda pattern: literal(now.strftime(plain(pattern)))
+                context["strftime_now"] = lambda pattern: formatted_time(now, pattern)
             usage.begin()
             text = track(_compiled(template).render(context))
+            usage.check_printed(len(text))
     except jinja2.exceptions.SecurityError as error:
         raise ConversationError(f"the chat template does something unsafe: {error.message}") from error
     except jinja2.exceptions.TemplateError as error:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, SupportsIndex
 
 from tokscore.rendering.templates.limits import (
+    ITEM_CHARACTERS,
     PIECE_CHARACTERS,
     TemplateUsage,
     check,
@@ -109,6 +110,10 @@ class TrackedStr(str):
 
     def __mul__(self, times: SupportsIndex) -> TrackedStr:
         n = max(times.__index__(), 0)
+        if len(self._runs) == 1 and self._runs[0].origin is None:  # what the template repeats of its own
+            text = str.__mul__(self, n)
+            return TrackedStr(text, (self._runs[0]._replace(length=len(text)),) if text else ())
+        check(n * ITEM_CHARACTERS * len(self._runs))
         return TrackedStr(str.__mul__(self, n), self._runs * n)
 
     __rmul__ = __mul__
@@ -358,7 +363,7 @@ def concat(parts: Iterable[object]) -> TrackedStr:
             runs.extend(piece._runs)
             length += len(piece)
             if length > _LARGE:
-                check(length)
+                check(length + ITEM_CHARACTERS * len(runs))
     return TrackedStr("".join(texts), tuple(runs))
 
 
