@@ -86,6 +86,7 @@ class OnOptions(NamedTuple):
     engine: str = "auto"
     dtype: str = "auto"
     top_k: int = 20
+    trust_remote_code: bool = False
 
 
 def open_sides(teacher: str, student: str, on: Sequence[str], options: OnOptions) -> Sides:
@@ -154,7 +155,13 @@ def _score_both(teacher: str, student: str, on: Sequence[str], options: OnOption
     tokens = _rendered(student, on, options)
     scored = []
     for model in (teacher, student):
-        spec = plan_engine(model, engine=options.engine, dtype=options.dtype, top_k=options.top_k)
+        spec = plan_engine(
+            model,
+            engine=options.engine,
+            dtype=options.dtype,
+            top_k=options.top_k,
+            trust_remote_code=options.trust_remote_code,
+        )
         scored.append(_scored(tokens, model, spec))
     return Sides(scored[0], scored[1], teacher, student)
 
@@ -166,7 +173,12 @@ def _rendered(student: str, on: Sequence[str], options: OnOptions) -> Path:
     from tokscore.rendering.source import ConversationSource, open_source
     from tokscore.rendering.workers import all_cores
 
-    source = open_source(expand_patterns(list(on)), student, template=options.template)
+    source = open_source(
+        expand_patterns(list(on)),
+        student,
+        template=options.template,
+        trust_remote_code=options.trust_remote_code,
+    )
     if not isinstance(source, ConversationSource):
         return Path(on[0])
     out = _place("tokens", [source.tokenizer, source.settings, list(source.inputs)])
@@ -181,7 +193,7 @@ def _scored(tokens: Path, model: str, spec: EngineSpec) -> Path:
     from tokscore.scoring.run import score, score_manifest
 
     # Opening it for a model refuses another vocabulary.
-    source = DatasetSource(tokens, model=model)
+    source = DatasetSource(tokens, model=model, trust_remote_code=spec.model.trust_remote_code)
     out = _place("scores", score_manifest(source, spec).plan_hash)
     note(f"{spec.identity.name}: {spec.identity.engine}, {spec.identity.dtype}, in {out}")
     with ProgressLine("scoring", None, "tokens") as line:
@@ -204,6 +216,7 @@ def exact(
     *,
     on_error: str = "fail",
     skipped: Sequence[Skipped] = (),
+    trust_remote_code: bool = False,
 ) -> ExactReport:
     """Means over the whole vocabulary, computed with both models or read from the cache.
 
@@ -213,6 +226,7 @@ def exact(
         by: What makes the groups.
         on_error: What one bad conversation does: `"fail"` or `"skip"`.
         skipped: What the comparison left out; it is left out here too.
+        trust_remote_code: Whether code that comes with the models may run.
 
     Raises:
         UsageError: A model is not known.
@@ -232,7 +246,10 @@ def exact(
     if not path.is_file():
         names = ("teacher", "student")
         models = (sides.teacher_model, sides.student_model)
-        specs = [_spec(*side) for side in zip(names, models, manifests, strict=True)]
+        specs = [
+            _spec(*side, trust_remote_code=trust_remote_code)
+            for side in zip(names, models, manifests, strict=True)
+        ]
         from tokscore.scoring.exact import ModelPair
 
         note(f"comparing {specs[0].identity.name} with {specs[1].identity.name} over the whole vocabulary")
@@ -253,7 +270,7 @@ def exact(
     return exact_report(path, sides.teacher, sides.student, by=by)
 
 
-def _spec(side: str, model: str | None, manifest: Manifest) -> EngineSpec:
+def _spec(side: str, model: str | None, manifest: Manifest, *, trust_remote_code: bool) -> EngineSpec:
     """The transformers engine with the model, dtype and temperature of a dataset."""
     from tokscore.dataset.errors import InputError, UsageError
     from tokscore.scoring import plan_engine
@@ -272,6 +289,7 @@ def _spec(side: str, model: str | None, manifest: Manifest) -> EngineSpec:
         dtype=identity.dtype,
         temperature=float(manifest.settings.get("temperature") or 1.0),
         top_k=0,
+        trust_remote_code=trust_remote_code,
     )
     if identity.sha256 and spec.identity.sha256 and identity.sha256 != spec.identity.sha256:
         raise InputError(

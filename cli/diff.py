@@ -101,6 +101,7 @@ def diff(
     engine: compare_models.Engine = options.EngineChoice.AUTO,
     top_k: compare_models.TopK = 20,
     dtype: compare_models.Dtype = options.DtypeChoice.AUTO,
+    trust_remote_code: options.TrustRemoteCode = False,
     exact: compare_models.Exact = False,
     teacher_model: compare_models.TeacherModel = None,
     student_model: compare_models.StudentModel = None,
@@ -142,7 +143,7 @@ def diff(
     if exact and form is Format.CSV:
         raise UsageError("--exact prints a table of its own, which CSV has no place for; use --format json.")
     gates = [parse_gate(text, parse_group_by(groups)) for text in fail_if or ()]
-    chosen = compare_models.OnOptions(template, engine.value, dtype.value, top_k)
+    chosen = compare_models.OnOptions(template, engine.value, dtype.value, top_k, trust_remote_code)
     sides = compare_models.open_sides(teacher, student, on or [], chosen)
     sides = sides._replace(
         teacher_model=teacher_model or sides.teacher_model, student_model=student_model or sides.student_model
@@ -162,7 +163,12 @@ def diff(
     whole = None
     if exact:
         whole = compare_models.exact(
-            sides, report.alphas, groups, on_error=on_error.value, skipped=report.skipped
+            sides,
+            report.alphas,
+            groups,
+            on_error=on_error.value,
+            skipped=report.skipped,
+            trust_remote_code=trust_remote_code,
         )
     if form is Format.JSON:
         print_json(report.to_dict() | ({} if whole is None else {"exact": whole.to_dict()}))

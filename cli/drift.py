@@ -50,6 +50,7 @@ def drift(
     revision: options.Revision = None,
     template_time: options.TemplateTime = None,
     input_format: options.InputFormat = None,
+    trust_remote_code: options.TrustRemoteCode = False,
     form: options.FormatOption = Format.TABLE,
 ) -> None:
     """Show where rendering recorded trajectories again would give other ids than the model saw.
@@ -75,6 +76,7 @@ def drift(
         revision=revision,
         template_time=template_time,
         input_format=input_format,
+        trust_remote_code=trust_remote_code,
     )
     source = open_conversations(inputs, model, chosen, None, allow_dataset=False)
     assert isinstance(source, ConversationSource)

@@ -40,6 +40,7 @@ class RenderOptions(NamedTuple):
     revision: str | None
     template_time: str | None
     input_format: str | None
+    trust_remote_code: bool
 
 
 class PlanCost(NamedTuple):

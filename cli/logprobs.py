@@ -87,6 +87,7 @@ def logprobs(
     revision: options.Revision = None,
     template_time: options.TemplateTime = None,
     input_format: options.InputFormat = None,
+    trust_remote_code: options.TrustRemoteCode = False,
     workers: options.Workers = None,
     form: options.FormatOption = Format.TABLE,
     by: options.Groups = None,
@@ -141,6 +142,7 @@ def logprobs(
         revision=revision,
         template_time=template_time,
         input_format=input_format,
+        trust_remote_code=trust_remote_code,
     )
     source = open_conversations(inputs, model, chosen, out, allow_dataset=True)
     spec = plan_engine(
@@ -150,6 +152,7 @@ def logprobs(
         dtype=dtype.value,
         temperature=temperature,
         revision=revision,
+        trust_remote_code=trust_remote_code,
         options=engine_settings,
     )
     manifest = score_manifest(source, spec, selection, max_length)

@@ -229,6 +229,13 @@ OnErrorNoted = Annotated[
 Revision = Annotated[
     str | None, option("--revision", metavar="REV", help="Branch, tag or commit on the hub.")
 ]
+TrustRemoteCode = Annotated[
+    bool,
+    option(
+        "--trust-remote-code",
+        help="Run Python code that comes with the model. It can do whatever you can: read it first.",
+    ),
+]
 InputFormat = Annotated[
     str | None,
     option(

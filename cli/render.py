@@ -67,6 +67,7 @@ def render(
     revision: options.Revision = None,
     template_time: options.TemplateTime = None,
     input_format: options.InputFormat = None,
+    trust_remote_code: options.TrustRemoteCode = False,
     workers: options.Workers = None,
     form: options.FormatOption = Format.TABLE,
     by: options.ByOption = None,
@@ -108,6 +109,7 @@ def render(
         revision=revision,
         template_time=template_time,
         input_format=input_format,
+        trust_remote_code=trust_remote_code,
     )
     source = open_conversations(inputs, model, chosen, out, allow_dataset=False)
     if dry_run:

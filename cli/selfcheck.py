@@ -107,6 +107,7 @@ def selfcheck(
     template: options.Template = None,
     revision: options.Revision = None,
     input_format: options.InputFormat = None,
+    trust_remote_code: options.TrustRemoteCode = False,
     out: Annotated[
         Path | None,
         options.option(
@@ -127,7 +128,12 @@ def selfcheck(
 
     if out is not None and not out.absolute().parent.is_dir():
         raise UsageError(f"{out} is in no directory that exists; make it first.")
-    asked = {"top_k": top_k, "temperature": temperature, "revision": revision}
+    asked = {
+        "top_k": top_k,
+        "temperature": temperature,
+        "revision": revision,
+        "trust_remote_code": trust_remote_code,
+    }
     engine_settings = make_engine_options(
         head_dtype,
         engine_path,
@@ -156,6 +162,7 @@ def selfcheck(
         template=template,
         revision=revision,
         input_format=input_format,
+        trust_remote_code=trust_remote_code,
     )
     chosen = selfcheck.choose(source, spec, max_tokens_total)
     _note_choice(chosen, max_tokens_total)

@@ -117,6 +117,7 @@ def open_inputs(
     revision: str | None = None,
     template_time: str | None = None,
     input_format: str | None = None,
+    trust_remote_code: bool = False,
 ) -> ConversationSource | DatasetSource:
     """The token source for inputs and the settings of the options of the same names.
 
@@ -136,6 +137,7 @@ def open_inputs(
         revision: Of the model, on the hub.
         template_time: ISO date and time that templates which print the date take for now.
         input_format: One of `formats.FORMATS`; by default found by looking at the first record.
+        trust_remote_code: Whether code that comes with the model may run.
 
     Raises:
         UsageError: Settings that do not fit each other or the inputs.
@@ -165,6 +167,7 @@ def open_inputs(
         revision=revision,
         template_time=template_time or _template_time_of(out),
         input_format=input_format,
+        trust_remote_code=trust_remote_code,
     )
 
 

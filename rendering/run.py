@@ -71,6 +71,7 @@ def render(
     revision: str | None = None,
     template_time: str | None = None,
     input_format: str | None = None,
+    trust_remote_code: bool = False,
     workers: int = 1,
     progress: Progress = silent,
     tell: Tell = silent,
@@ -95,6 +96,7 @@ def render(
         revision: Branch, tag or commit on the hub.
         template_time: ISO date and time that templates which print it take for now.
         input_format: One of `tokscore formats`; found by looking by default.
+        trust_remote_code: Whether code that comes with the model may run.
         workers: Processes that render. More than one start anew, so that a script needs
             `if __name__ == "__main__":`.
         progress: Called with the conversations and tokens done.
@@ -127,6 +129,7 @@ def render(
         revision=revision,
         template_time=template_time,
         input_format=input_format,
+        trust_remote_code=trust_remote_code,
     )
     if not isinstance(opened, ConversationSource):
         raise UsageError(f"{source} is a dataset already; expected conversations.")

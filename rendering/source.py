@@ -181,20 +181,23 @@ def _metadata_of(item: Conversation | RecordedBranch | ConversationError) -> str
 class DatasetSource:
     """A token dataset that an earlier run wrote."""
 
-    def __init__(self, root: Path, *, model: str, revision: str | None = None) -> None:
+    def __init__(
+        self, root: Path, *, model: str, revision: str | None = None, trust_remote_code: bool = False
+    ) -> None:
         """Open it, and check that its ids mean the same to `model`.
 
         Args:
             root: The dataset.
             model: Model directory or hub id that will score it.
             revision: Of the model, on the hub.
+            trust_remote_code: Whether code that comes with the model may run.
 
         Raises:
             InputError: No finished token dataset is there, or the model's tokenizer has another vocabulary.
         """
         self._dataset = Dataset(root, kind=DatasetKind.TOKENS)
         manifest = self._dataset.manifest
-        self._check_vocabulary(model, revision)
+        self._check_vocabulary(ChatTokenizer(model, revision=revision, trust_remote_code=trust_remote_code))
         self.inputs: Sequence[InputFile] = [InputFile(root.resolve().name, 0, manifest.plan_hash)]
         self.parts: Sequence[Part] = [
             Part(part.index, 0, i, i + 1, 1) for i, part in enumerate(manifest.parts)
@@ -218,8 +221,7 @@ class DatasetSource:
         for failure in self._dataset.failures(part.index):
             yield failure._replace(is_known=True)
 
-    def _check_vocabulary(self, model: str, revision: str | None) -> None:
-        tokenizer = ChatTokenizer(model, revision=revision)
+    def _check_vocabulary(self, tokenizer: ChatTokenizer) -> None:
         if tokenizer.sha256() == self._dataset.manifest.tokenizer.sha256:
             return
         texts = [
@@ -255,6 +257,7 @@ def open_source(
     part_bytes: int | None = None,
     template_time: str | None = None,
     input_format: str | None = None,
+    trust_remote_code: bool = False,
 ) -> ConversationSource | DatasetSource:
     """The source for what a user named: conversation files, or one token dataset.
 
@@ -272,6 +275,7 @@ def open_source(
         part_bytes: Input bytes a part.
         template_time: ISO date and time that templates which print the date take for now.
         input_format: One of `formats.FORMATS`; by default found by looking at the first record.
+        trust_remote_code: Whether code that comes with the model may run.
 
     Raises:
         UsageError: The inputs do not go together.
@@ -290,14 +294,18 @@ def open_source(
                 "--add-generation-prompt and --max-tokens have no effect on it.\n"
                 "Leave them out, or give the conversations instead."
             )
-        return DatasetSource(Path(datasets[0]), model=model, revision=revision)
+        return DatasetSource(
+            Path(datasets[0]), model=model, revision=revision, trust_remote_code=trust_remote_code
+        )
     from tokscore.rendering.attribution.renderer import Renderer, Verify
 
     chosen = Verify.SAMPLE if verify is None else verify
     plan = plan_files(inputs, input_format, part_bytes=PART_BYTES if part_bytes is None else part_bytes)
     records = Records(plan)
     source_template = None if template is None else _read_template(template)
-    tokenizer = ChatTokenizer(model, revision=revision, template=source_template)
+    tokenizer = ChatTokenizer(
+        model, revision=revision, template=source_template, trust_remote_code=trust_remote_code
+    )
     now = _parse_time(template_time)
     renderer = Renderer(
         tokenizer,
@@ -318,6 +326,7 @@ def open_source(
         "verify": chosen.value,
         "transformers": transformers.__version__,
         "input_format": records.format.name,
+        **({"trust_remote_code": True} if trust_remote_code else {}),
     }
     if any(uses_date(tokenizer.chat_template(has_tools=has_tools)) for has_tools in (False, True)):
         settings["template_time"] = now.isoformat()

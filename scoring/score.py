@@ -42,6 +42,7 @@ def score(
     engine_arg: Mapping[str, Any] | None = None,  # Any: JSON values
     on_error: str = OnError.FAIL,
     revision: str | None = None,
+    trust_remote_code: bool = False,
     workers: int = 1,
     progress: Progress = silent,
     tell: Tell = silent,
@@ -71,6 +72,7 @@ def score(
             its configuration says otherwise, and `logits_bytes`, the memory for logits.
         on_error: `"fail"` at the first bad conversation, or `"skip"` it: see `Dataset.failures`.
         revision: Branch, tag or commit on the hub.
+        trust_remote_code: Whether code that comes with the model may run.
         workers: Processes that render; more than one need `if __name__ == "__main__":` in the calling script.
         progress: Called with the tokens done and the tokens in all.
         tell: Called with lines for the user, such as `print`.
@@ -99,7 +101,14 @@ def score(
         arguments=dict(engine_arg or {}),
     )
     name, folder = path_name(model), output_folder(out, DatasetKind.SCORES)
-    opened = open_inputs(input_names(source), name, out=folder, revision=revision, **rendering)
+    opened = open_inputs(
+        input_names(source),
+        name,
+        out=folder,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        **rendering,
+    )
     for line in warnings_about(opened):
         tell(line)
     spec = plan_engine(
@@ -109,6 +118,7 @@ def score(
         dtype=dtype,
         temperature=temperature,
         revision=revision,
+        trust_remote_code=trust_remote_code,
         options=options,
     )
     run_score(

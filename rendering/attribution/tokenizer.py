@@ -18,6 +18,7 @@ import numpy as np
 
 from tokscore.dataset.errors import ConversationError, InputError
 from tokscore.dataset.manifest import TokenizerIdentity
+from tokscore.rendering.attribution.remote_code import is_about_code, needs_code
 from tokscore.rendering.attribution.token_bytes import (
     KNOWN_DECODERS,
     TokenBytes,
@@ -67,19 +68,27 @@ class ChatTokenizer:
         opening_ids: What transformers puts before a plain text, such as the BOS; often nothing.
     """
 
-    def __init__(self, model: str, *, revision: str | None = None, template: str | None = None) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        revision: str | None = None,
+        template: str | None = None,
+        trust_remote_code: bool = False,
+    ) -> None:
         """Load the tokenizer of `model`.
 
         Args:
             model: Directory or hub id.
             revision: Branch, tag or commit on the hub.
             template: Jinja source that replaces the tokenizer's own chat template.
+            trust_remote_code: Whether code that comes with the model may run.
 
         Raises:
             InputError: No such model, or it cannot be told which characters its tokens stand for.
         """
         self.name = model_name(model)
-        self.hf: Any = _load(model, revision)  # Any: transformers has no usable types
+        self.hf: Any = _load(model, revision, trust_remote_code)  # Any: transformers has no usable types
         self.template = template
         if "chat_template" not in signature(self.hf.apply_chat_template).parameters:
             raise InputError(
@@ -304,7 +313,9 @@ def check_model_exists(model: str) -> None:
         raise InputError(f"{model} does not exist; expected a model directory or a hub id such as org/name.")
 
 
-def _load(model: str, revision: str | None) -> Any:  # Any: transformers has no usable types
+def _load(
+    model: str, revision: str | None, trust_remote_code: bool
+) -> Any:  # Any: transformers has no usable types
     check_model_exists(model)
     from transformers import AutoTokenizer
     from transformers.utils import logging
@@ -312,8 +323,15 @@ def _load(model: str, revision: str | None) -> Any:  # Any: transformers has no 
     logging.set_verbosity_error()
     cached_only = _is_cached_only(model, revision)
     try:
-        return AutoTokenizer.from_pretrained(model, revision=revision or "main", local_files_only=cached_only)
+        return AutoTokenizer.from_pretrained(
+            model,
+            revision=revision or "main",
+            local_files_only=cached_only,
+            trust_remote_code=trust_remote_code,
+        )
     except Exception as error:  # It raises its own, huggingface_hub's and built-in errors.
+        if is_about_code(error):
+            raise InputError(needs_code(model)) from error
         if cached_only:
             raise InputError(_NOT_FOUND.format(model=model)) from error
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]

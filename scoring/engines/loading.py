@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from tokscore.dataset.errors import EngineError, InputError
-from tokscore.scoring.engines.checkpoint.config import is_about_code, load_config, needs_code
+from tokscore.rendering.attribution.remote_code import is_about_code, needs_code
+from tokscore.scoring.engines.checkpoint.config import load_config
 from tokscore.scoring.engines.checkpoint.messages import quiet
 from tokscore.scoring.engines.checkpoint.skeleton import check_skeleton
 from tokscore.scoring.engines.checkpoint.weights import LoadReport

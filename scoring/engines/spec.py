@@ -82,6 +82,7 @@ class EngineSpec:
             "head_dtype": self.options.head_dtype,
             "quantization": self.options.quantization,
             "engine_arguments": json.dumps(arguments, sort_keys=True),
+            **({"trust_remote_code": True} if self.model.trust_remote_code else {}),
         }
 
     def start(self, longest: int | None = None) -> Engine:
@@ -106,6 +107,7 @@ def plan_engine(
     dtype: str = AUTO,
     temperature: float = 1.0,
     revision: str | None = None,
+    trust_remote_code: bool = False,
     options: EngineOptions | None = None,
 ) -> EngineSpec:
     """Check that a model can be scored as asked, without starting anything.
@@ -117,6 +119,7 @@ def plan_engine(
         dtype: Type to compute in; auto is the one the model's configuration states.
         temperature: Logits are divided by it before the softmax.
         revision: Branch, tag or commit on the hub; a directory has none.
+        trust_remote_code: Whether code that comes with the model may run.
         options: What only some engines know.
 
     Raises:
@@ -132,7 +135,7 @@ def plan_engine(
     name = _choose(engine)
     _check_options(options, name, temperature)
     _check_installed(name)
-    files = find_model(model, revision)
+    files = find_model(model, revision, trust_remote_code=trust_remote_code)
     if LENGTH_ARGUMENT in options.arguments:
         files = replace(files, max_length=options.arguments[LENGTH_ARGUMENT])
     if not 0 <= top_k <= files.vocab_size:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokscore.dataset.errors import InputError
+from tokscore.rendering.attribution.remote_code import is_about_code, needs_code
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -77,19 +78,6 @@ def _check_values(found: dict[str, Any], place: str) -> None:  # Any: JSON value
             if abs(value) > limit:
                 shown = value if abs(value) < 10**20 else "a number of many digits"
                 raise InputError(f"{place}: {key:.60} is {shown}; expected at most {limit:,}.")
-
-
-def is_about_code(error: Exception) -> bool:
-    """Whether transformers or vLLM refused to run code of a model's folder."""
-    return "trust_remote_code" in str(error)
-
-
-def needs_code(name: str) -> str:
-    """The message for a model whose folder brings code."""
-    return (
-        f"{name} needs Python code that comes with it, which is not run.\n"
-        "Read that code, and give --trust-remote-code if you trust it."
-    )
 
 
 def first_line(error: Exception) -> str:

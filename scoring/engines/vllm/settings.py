@@ -31,6 +31,7 @@ OWN_ARGUMENTS = {
     "skip_tokenizer_init": "ids go in and come out",
     "dtype": "use --dtype",
     "revision": "use --revision",
+    "trust_remote_code": "use --trust-remote-code",
     "quantization": "use --quantization",
     "tensor_parallel_size": "use --tensor-parallel-size",
     "pipeline_parallel_size": "use --pipeline-parallel-size",
@@ -103,6 +104,7 @@ def vllm_settings(spec: EngineSpec, longest: int, *, stock: bool, gpu_bytes: int
     arguments: dict[str, Any] = {  # Any: values of other libraries
         "model": str(spec.model.path),
         "dtype": spec.identity.dtype,
+        "trust_remote_code": spec.model.trust_remote_code,
         "max_model_len": longest + 1,
         "max_logprobs": max(20, spec.top_k),
         "max_num_batched_tokens": batch_tokens,

@@ -133,7 +133,7 @@ def test_a_hub_id_keeps_its_name_and_commit(
 
 def test_broken_configuration_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama",')
-    with pytest.raises(InputError, match=r"config\.json cannot be used"):
+    with pytest.raises(InputError, match=r"config\.json cannot be read"):
         plan_engine(str(tmp_path), engine="transformers")
 
 
