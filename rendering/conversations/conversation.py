@@ -340,7 +340,9 @@ class AnswerLogprobs(NamedTuple):
     Attributes:
         texts: The bytes of each; servers write U+FFFD for those that are no whole character.
         logprobs: float32 in nats, NaN where it gave none; shape [tokens].
+        token_ids: Where the texts are ids, as vLLM writes them when asked; None otherwise.
     """
 
     texts: Sequence[bytes]
     logprobs: NDArray[np.float32]
+    token_ids: Sequence[int] | None = None

@@ -29,9 +29,18 @@ class RecordName(NamedTuple):
 
 def record_name(line: bytes, chosen: Format) -> RecordName:
     """The name and the group in one line; nothing of a line that is no JSON object."""
-    *names, group = _values(line, (*chosen.id_keys, chosen.group_key))
-    found = (str(each) for each in names if isinstance(each, (str, int)) and not isinstance(each, bool))
-    return RecordName(next(filter(None, found), None), group)
+    joined = [(keys,) if isinstance(keys, str) else keys for keys in chosen.id_keys]
+    wanted = tuple(dict.fromkeys([*(key for keys in joined for key in keys), chosen.group_key]))
+    values = dict(zip(wanted, _values(line, wanted), strict=True))
+    names = (_joined([values[key] for key in keys]) for keys in joined)
+    return RecordName(next(filter(None, names), None), values[chosen.group_key])
+
+
+def _joined(values: Sequence[object]) -> str:
+    """Names in a row, empty where one of them is none."""
+    if all(isinstance(each, (str, int)) and not isinstance(each, bool) and each != "" for each in values):
+        return "-".join(map(str, values))
+    return ""
 
 
 def _values(line: bytes, keys: tuple[str, ...]) -> Sequence[object]:

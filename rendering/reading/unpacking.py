@@ -19,6 +19,7 @@ from tokscore.dataset.errors import InputError
 from tokscore.dataset.files import temporary_copy
 from tokscore.rendering.conversations.conversation import CUT_ARRAY, CUT_FILE
 from tokscore.rendering.reading.compression import decompressed
+from tokscore.rendering.reading.containers import ZIP, archive_records, listed_records
 from tokscore.rendering.reading.formats import all_formats
 from tokscore.rendering.reading.parquet import only_present
 
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from _typeshed import SupportsRead
 
 _PARQUET = b"PAR1"
-# Of pickles from protocol 2 on, and of zip archives, in which PyTorch and numpy keep pickles.
-_PICKLED = re.compile(rb"\x80[\x02-\x05]|PK\x03\x04")
+# Of pickles from protocol 2 on.
+_PICKLED = re.compile(rb"\x80[\x02-\x05]")
 _COPIED_BYTES = 2**20
 # Places where the elements of an array may go on behind one that does not end; more are not tried.
 _MAX_TRIES = 1_000
@@ -49,8 +50,9 @@ def unpacked(path: Path, name: str) -> Path:
     """The file itself where it holds one record a line, otherwise a temporary copy that does.
 
     Compressed files (gzip, zstd), Parquet files, files that are one JSON array, and files of JSON objects
-    over several lines are unpacked. An array becomes one element a line; an array of messages is one
-    conversation. Memory does not grow with the file, but with its largest record.
+    over several lines are unpacked, and so are lists of records inside an object and the zip archives of
+    formats. An array becomes one element a line; an array of messages is one conversation. Memory does not
+    grow with the file, but with its largest record.
 
     Behind all that can be read of a compressed file that is damaged or cut, one line says so.
 
@@ -62,7 +64,7 @@ def unpacked(path: Path, name: str) -> Path:
         InputError: The Parquet file is damaged, or it is a pickle.
     """
     path, damage = decompressed(path)
-    found = _as_lines(path, name)
+    found = listed_records(_as_lines(path, name))
     if damage:
         _mark_cut(found, damage)
     return found
@@ -73,11 +75,15 @@ def _as_lines(path: Path, name: str) -> Path:
         magic = handle.read(len(_PARQUET))
         if magic == _PARQUET:
             return _from_parquet(path, name)
-        if _PICKLED.match(magic):
+        found = archive_records(path, name) if magic == ZIP else None
+        if found is not None:
+            return found
+        # PyTorch and numpy keep pickles in zip archives.
+        if magic == ZIP or _PICKLED.match(magic):
             raise InputError(
                 f"{name} is a pickle or a zip archive, as torch.save writes them; expected JSON Lines, a "
-                "JSON array or Parquet.\nPickles are never loaded, since that can run any code. Write its "
-                "records as JSON Lines."
+                "JSON array, Parquet or the log of an evaluation.\nPickles are never loaded, since that can "
+                "run any code. Write its records as JSON Lines."
             )
         handle.seek(0)
         if not handle.read(1):

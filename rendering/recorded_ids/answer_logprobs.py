@@ -35,7 +35,12 @@ def with_logprobs(
     for message, given in answers.items():
         places = np.flatnonzero((tokens.message_indices == message) & (tokens.sampled_mask == 1))
         n = len(given.texts)
-        if _are_same(tokens.token_ids[places].tolist(), given.texts, tokenizer):
+        ids = tokens.token_ids[places].tolist()
+        if given.token_ids is None:
+            is_same = _are_same(ids, given.texts, tokenizer)
+        else:
+            is_same = ids[:n] == list(given.token_ids) and set(ids[n:]) <= tokenizer.special_ids
+        if is_same:
             recorded[places[:n]] = given.logprobs
         else:
             is_unused = True

@@ -30,17 +30,29 @@ Write = Callable[..., Path]
 FIXTURES = Path(__file__).parents[1] / "data" / "formats"
 # Files of each format; of a batch, requests and answers.
 FILES = {
+    "alpaca": ["alpaca.json"],
+    "anthropic": ["anthropic.jsonl"],
+    "atif": ["atif.json", "atif_ids.jsonl"],
     "atropos": ["atropos.jsonl"],
-    "openai": ["openai.jsonl"],
+    "inspect": ["inspect.eval", "inspect.json"],
+    "langfuse": ["langfuse.jsonl", "langfuse_page.json"],
+    "nemo-rl": ["nemo_rl.jsonl"],
+    "openai": ["openai.jsonl", "openai_text.jsonl"],
     "openai-batch": ["openai_batch_requests.jsonl", "openai_batch_outputs.jsonl"],
+    "openai-responses": ["responses.jsonl"],
+    "openhands": ["openhands.jsonl"],
+    "otel": ["otel.jsonl", "otel_spans.jsonl"],
     "prime-rl": ["prime_rl.jsonl"],
     "sharegpt": ["sharegpt.jsonl"],
     "swe-agent": ["swe_agent.traj", "swe_agent_two_agents.traj"],
+    "tau-bench": ["tau_bench.json"],
+    "tau2-bench": ["tau2_bench.json"],
     "text-dump": ["text_dump.jsonl"],
     "tokens": ["tokens.jsonl"],
     "trl": ["trl.jsonl"],
     "verifiers": ["verifiers.jsonl"],
     "verifiers-results": ["verifiers_results.jsonl"],
+    "xlam": ["xlam.json"],
 }
 COMPARED = [
     "conversation_id",

@@ -29,7 +29,9 @@ from tokscore.rendering.attribution import sampled
 from tokscore.rendering.attribution.generation_tags import Policy
 from tokscore.rendering.drift import DriftKind
 from tokscore.rendering.reading.formats import FORMATS
+from tokscore.rendering.reading.formats.anthropic import REDACTED_STATUS
 from tokscore.rendering.reading.formats.openai_batch import IDS_UNUSED_STATUS
+from tokscore.rendering.reading.formats.tau2_bench import NO_SYSTEM_STATUS
 from tokscore.rendering.recorded_ids.attribute import (
     _NOT_RECORDED,
     MEDIA_STATUS,
@@ -219,7 +221,16 @@ def test_the_commands_on_a_page_have_those_options(page: Path, scripts: dict[str
         ("attribution.md", [*MessageFlag, *Policy]),
         (
             "formats.md",
-            [*FORMATS, *DriftKind, MEDIA_STATUS, UNALIGNED_STATUS, TEXT_STATUS, IDS_UNUSED_STATUS],
+            [
+                *FORMATS,
+                *DriftKind,
+                MEDIA_STATUS,
+                UNALIGNED_STATUS,
+                TEXT_STATUS,
+                IDS_UNUSED_STATUS,
+                NO_SYSTEM_STATUS,
+                REDACTED_STATUS,
+            ],
         ),
         ("scoring.md", [*ENGINES, *EnginePathChoice]),
     ],

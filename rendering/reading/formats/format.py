@@ -51,8 +51,11 @@ class Format:
         holds_ids: Whether a record carries token ids in the fields of this format; never without any.
         token_id_keys: Keys of a record below which its token ids are; none for a format without ids.
         id_keys: Keys of a record that may hold its name, text or a whole number; the first that does counts.
+            Several in a tuple are joined by "-" where all of them do.
         group_key: Key of a record by which neighbours belong together; they stay in one part.
         open_keys: In Parquet files, keys below which objects lack the keys that are null.
+        records_key: Key of an object that holds records of this format in a list, as files of results do.
+        archive_members: Pattern of the names under which a zip archive holds the records, one JSON file each.
     """
 
     name: str
@@ -64,9 +67,11 @@ class Format:
     parse: Callable[[Mapping[str, Any], Place], Trace | Conversation]  # Any: JSON values
     holds_ids: Callable[[Mapping[str, Any]], bool] = _never  # Any: JSON values
     token_id_keys: frozenset[str] = frozenset()
-    id_keys: tuple[str, ...] = ID_KEYS
+    id_keys: tuple[str | tuple[str, ...], ...] = ID_KEYS
     group_key: str = "group"
     open_keys: frozenset[str] = OPEN_KEYS
+    records_key: str = ""
+    archive_members: str = ""
 
     @property
     def has_ids(self) -> bool:

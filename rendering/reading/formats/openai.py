@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import Conversation, read_conversation
-from tokscore.rendering.reading.formats.format import Format, Place
-from tokscore.rendering.reading.formats.messages import tools_or_text
+from tokscore.rendering.reading.formats.format import ID_KEYS, Format, Place
+from tokscore.rendering.reading.formats.messages import decoded, tools_or_text
+
+_PAIR = ("input", "output")
 
 
 def _matches(record: Mapping[str, Any]) -> bool:  # Any: JSON values
@@ -15,20 +18,31 @@ def _matches(record: Mapping[str, Any]) -> bool:  # Any: JSON values
 
 
 def _parse(record: Mapping[str, Any], _place: Place) -> Conversation:  # Any: JSON values
-    if isinstance(record.get("tools"), str):  # tables have no room for objects of any shape
+    # Tables have no room for objects of any shape.
+    if isinstance(record.get("tools"), str):
         record = {**record, "tools": tools_or_text(record["tools"], "$.tools")}
+    if isinstance(record.get("messages"), str):
+        messages = decoded(record["messages"], "$.messages", "a list of messages as JSON text")
+        record = {**record, "messages": messages}
+    if "messages" not in record and all(isinstance(record.get(key), str) for key in _PAIR):
+        raise ConversationError(
+            f"is missing; expected a list of messages, found the texts {' and '.join(_PAIR)}.",
+            path="$.messages",
+            hint="--input-format alpaca reads them as a question and its answer, --input-format text-dump as "
+            "text that a template has printed.",
+        )
     return read_conversation(record)
 
 
 FORMAT = Format(
     name="openai",
     fields="messages[role, content, reasoning_content|reasoning, tool_calls, tool_call_id, name], "
-    "tools (also as JSON text), "
-    "chat_template_kwargs, id, metadata",
+    "tools, both also as JSON text, chat_template_kwargs, id, uuid, metadata",
     has_logprobs=False,
     has_branches=False,
     example='{"id": "a", "messages": [{"role": "user", "content": "Hi"}, '
     '{"role": "assistant", "content": "Hello!"}]}',
     matches=_matches,
     parse=_parse,
+    id_keys=(*ID_KEYS, "uuid"),
 )

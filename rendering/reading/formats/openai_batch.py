@@ -15,10 +15,10 @@ from tokscore.rendering.conversations.conversation import (
     check_messages,
     check_objects,
     check_template_kwargs,
-    kind_of,
     shown,
 )
 from tokscore.rendering.conversations.trace import NO_PARENT, IdPlace, Node, NodeTokens, Trace, Usage
+from tokscore.rendering.reading.formats.answer_tokens import answer_logprobs, listed_ids, logprob_of
 from tokscore.rendering.reading.formats.fields import (
     get,
     id_array,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 IDS_UNUSED_STATUS = "recorded_ids_unused"
 _OK = 200
 _LONGEST_ERROR = 200
-_LARGEST_BYTE = 255
 _IDS = "a list of token ids"
 _MESSAGE_FIELDS = ("role", "content", "reasoning_content", "reasoning", "tool_calls", "name")
 
@@ -68,7 +67,7 @@ def _holds_ids(record: Mapping[str, Any]) -> bool:
     body = response.get("body") if isinstance(response, dict) else None
     choices = body.get("choices") if isinstance(body, dict) else None
     return isinstance(choices, list) and any(
-        isinstance(choice, dict) and choice.get("token_ids") is not None for choice in choices
+        isinstance(choice, dict) and _given_ids(choice) is not None for choice in choices
     )
 
 
@@ -190,16 +189,25 @@ def _prompt_nodes(messages: Sequence[Mapping[str, Any]], answers: _Answers | Non
     return [Node(NO_PARENT, tuple(messages), tokens=tokens)]
 
 
+def _given_ids(choice: Mapping[str, Any]) -> Any:
+    """The ids of a choice; without any, those that stand in the texts of its tokens, None without either."""
+    if choice.get("token_ids") is not None:
+        return choice["token_ids"]
+    logprobs = choice.get("logprobs")
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
+    return listed_ids(content) if isinstance(content, list) else None
+
+
 def _has_ids(answers: _Answers) -> bool:
     """Whether prompt and choices have token ids; one without the other gives no sequence."""
     n_choices = sum(choice.get("token_ids") is not None for choice in answers.choices)
-    if 0 < n_choices < len(answers.choices):
-        i = next(i for i, choice in enumerate(answers.choices) if choice.get("token_ids") is None)
+    lacking = next((i for i, choice in enumerate(answers.choices) if _given_ids(choice) is None), None)
+    if n_choices and lacking is not None:
         raise ConversationError(
             f"is missing; expected {_IDS}, as on {counted(n_choices, 'other choice')}.",
-            path=f"{answers.path}.choices[{i}].token_ids",
+            path=f"{answers.path}.choices[{lacking}].token_ids",
         )
-    return n_choices > 0 and answers.body.get("prompt_token_ids") is not None
+    return lacking is None and answers.body.get("prompt_token_ids") is not None
 
 
 def _prompt_logprobs(given: Sequence[Any], token_ids: Sequence[int], path: str) -> NDArray[np.float32]:
@@ -216,15 +224,8 @@ def _prompt_logprobs(given: Sequence[Any], token_ids: Sequence[int], path: str) 
         own = object_at(candidates, f"{path}[{i}]").get(str(token_id))
         if own is None:
             raise ConversationError(f"has no logprob of its token id {token_id}.", path=f"{path}[{i}]")
-        values.append(_logprob(own, f"{path}[{i}].{token_id}"))
+        values.append(logprob_of(own, f"{path}[{i}].{token_id}"))
     return logprob_array(values, path)
-
-
-def _logprob(value: object, path: str) -> object:
-    found = object_at(value, path).get("logprob")
-    if found is not None and type(found) not in (int, float):
-        raise ConversationError(f"is {kind_of(found)}; expected a number.", path=f"{path}.logprob")
-    return found
 
 
 def _answer_nodes(answers: _Answers, prompt: Sequence[Node]) -> list[Node]:
@@ -259,8 +260,9 @@ def _message(choice: Mapping[str, Any], path: str) -> Mapping[str, Any]:
 
 def _tokens(answers: _Answers, i: int) -> NodeTokens:
     choice, path = answers.choices[i], f"{answers.path}.choices[{i}]"
-    ids = id_array(need(choice, "token_ids", list, path, _IDS), f"{path}.token_ids")
-    places = (IdPlace(f"{path}.token_ids", 0, len(ids), answers.source),)
+    key = "logprobs.content" if choice.get("token_ids") is None else "token_ids"
+    ids = id_array(need({key: _given_ids(choice)}, key, list, path, _IDS), f"{path}.{key}")
+    places = (IdPlace(f"{path}.{key}", 0, len(ids), answers.source),)
     tokens = NodeTokens(ids, np.ones(len(ids), np.int8), places=places)
     content, path = _logprobs_content(choice, path)
     if content is None:
@@ -269,7 +271,7 @@ def _tokens(answers: _Answers, i: int) -> NodeTokens:
         raise ConversationError(
             f"has {counted(len(content), 'value')} for {counted(len(ids), 'token id')}.", path=path
         )
-    values = [_logprob(each, f"{path}[{i}]") for i, each in enumerate(content)]
+    values = [logprob_of(each, f"{path}[{i}]") for i, each in enumerate(content)]
     return tokens._replace(logprobs=logprob_array(values, path))
 
 
@@ -285,22 +287,7 @@ def _answer_logprobs(choice: Mapping[str, Any], path: str) -> AnswerLogprobs | N
     content, path = _logprobs_content(choice, path)
     if content is None:
         return None
-    texts = [_token_text(object_at(each, f"{path}[{i}]"), f"{path}[{i}]") for i, each in enumerate(content)]
-    values = [_logprob(each, f"{path}[{i}]") for i, each in enumerate(content)]
-    return AnswerLogprobs(texts, logprob_array(values, path))
-
-
-def _token_text(given: Mapping[str, Any], path: str) -> bytes:
-    """The bytes of a token; without them, those of its text."""
-    values = get(given, "bytes", list, path, "a list of bytes")
-    if values is None:
-        return need(given, "token", str, path, "the text of a token").encode()
-    for i, value in enumerate(values):
-        if type(value) is not int or not 0 <= value <= _LARGEST_BYTE:
-            raise ConversationError(
-                f"is {shown(value)}; expected a byte, 0 to 255.", path=f"{path}.bytes[{i}]"
-            )
-    return bytes(values)
+    return answer_logprobs(content, path)
 
 
 def _usage(answers: _Answers) -> Usage | None:
@@ -318,7 +305,7 @@ FORMAT = Format(
     "response[status_code, body[choices[message, finish_reason, logprobs.content, token_ids], usage, "
     "prompt_token_ids, prompt_logprobs]], error. A choice is a branch; ids are read where both prompt and "
     "choices have them, as vLLM writes them with return_token_ids; otherwise logprobs.content[token, bytes, "
-    "logprob] where its tokens are those that are rendered",
+    "logprob] where its tokens are those that are rendered. Tokens of the text token_id:N are ids",
     has_logprobs=True,
     has_branches=True,
     example='{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "m", '

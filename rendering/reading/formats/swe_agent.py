@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tokscore.dataset.errors import ConversationError
@@ -10,6 +10,7 @@ from tokscore.rendering.conversations.conversation import check_message
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace, Usage
 from tokscore.rendering.reading.formats.fields import get, metadata_text, need, object_at
 from tokscore.rendering.reading.formats.format import Format, Place
+from tokscore.rendering.reading.formats.thinking import thinking_text
 from tokscore.rendering.reading.formats.usage import usage_of
 
 _MINI = "mini-swe-agent"
@@ -82,15 +83,9 @@ def _message(item: Mapping[str, Any], path: str) -> dict[str, Any]:
         message["tool_call_id"] = ids[0]
     blocks = get(item, "thinking_blocks", list, path, "a list of blocks")
     if blocks and "reasoning_content" not in message:
-        message["reasoning_content"] = _thinking(blocks, f"{path}.thinking_blocks")
+        message["reasoning_content"] = thinking_text(blocks, f"{path}.thinking_blocks")
     check_message(message, path)
     return message
-
-
-def _thinking(blocks: Sequence[object], path: str) -> str:
-    found = [object_at(block, f"{path}[{i}]") for i, block in enumerate(blocks)]
-    texts = [get(each, "thinking", str, f"{path}[{i}]", "text") for i, each in enumerate(found)]
-    return "".join(text for text in texts if text)
 
 
 def _usage(item: Mapping[str, Any], path: str) -> Usage | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tokenizers import Tokenizer
 
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import Conversation
-from tokscore.rendering.reading.formats import FORMATS, detect_format, load_format, parse_record
+from tokscore.rendering.reading.formats import FORMATS, all_formats, detect_format, load_format, parse_record
 from tokscore.rendering.reading.formats.format import Format, Place
 from tokscore.rendering.reading.formats.openai_batch import FORMAT as BATCH
 
@@ -36,6 +37,35 @@ FILES = {
     "mini_swe_agent.traj.json": "swe-agent",
     "text_dump.jsonl": "text-dump",
     "openai.jsonl": "openai",
+    "openai_text.jsonl": "openai",
+    "tau_bench.json": "tau-bench",
+    "tau2_bench.json": "tau2-bench",
+    "openhands.jsonl": "openhands",
+    "atif.json": "atif",
+    "atif_ids.jsonl": "atif",
+    "anthropic.jsonl": "anthropic",
+    "responses.jsonl": "openai-responses",
+    "alpaca.json": "alpaca",
+    "xlam.json": "xlam",
+    "nemo_rl.jsonl": "nemo-rl",
+    "inspect.json": "inspect",
+    "inspect.eval": "inspect",
+    "langfuse.jsonl": "langfuse",
+    "langfuse_page.json": "langfuse",
+    "otel.jsonl": "otel",
+    "otel_spans.jsonl": "otel",
+}
+# Formats that hold for records of these as well, and so are tried behind them.
+ALSO = {
+    "anthropic": {"openai"},
+    "inspect": {"openai"},
+    "sharegpt": {"trl"},
+    "swe-agent": {"openai"},
+    "tau2-bench": {"openai"},
+    "trl": {"openai"},
+    "verifiers-results": {"trl"},
+    "atropos": {"openai"},
+    "tokens": {"openai"},
 }
 
 
@@ -44,6 +74,21 @@ def test_every_record_is_detected_as_its_format(name: str, expected: str) -> Non
     found = [detect_format(record) for record in records(name)]
     assert found
     assert [None if each is None else each.name for each in found] == [expected] * len(found)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_other_format_takes_a_record_for_its_own(name: str) -> None:
+    for record in records(name):
+        found = {each.name for each in all_formats() if each.matches(record)}
+        assert found <= {FILES[name]} | ALSO.get(FILES[name], set())
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("forced", FORMATS)
+def test_a_record_given_as_another_format_is_read_or_refused(name: str, forced: str) -> None:
+    for record in records(name):
+        with suppress(ConversationError):  # nothing else may be raised
+            parse_record(record, load_format(forced), PLACE, is_given=True)
 
 
 def test_joined_batches_are_detected() -> None:
@@ -68,7 +113,14 @@ def test_every_example_is_read_by_its_format(name: str) -> None:
     [
         {"prompt": "Hi", "response": "Hello!"},
         {"prompt": "Hi", "completions": ["Hello!"], "labels": [True]},
-        {"instruction": "Greet.", "input": "", "output": "Hello!", "score": 1},
+        {"instruction": "Greet.", "output": {"text": "Hello!"}},
+        {"query": "Hi", "answers": "Hello!"},
+        {"input": [1, 2], "output": [3]},
+        {"traj": [], "reward": 1.0},
+        {"steps": [{"source": "camera"}], "agent": "x"},
+        {"attributes": {"http.method": "GET"}},
+        {"type": "SPAN", "input": "Hi", "output": "Hello!"},
+        {"trajectory": [{"action": "ls", "observation": "a.py"}]},
         {"input": "Hi", "output": "Hello!"},
         {"conversations": ["Hi"]},
         {"custom_id": "a"},

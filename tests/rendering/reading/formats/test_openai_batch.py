@@ -186,6 +186,7 @@ def said_of(text: str, logprob: float, content: bytes | None = None) -> dict[str
 
 
 FIRST, SECOND = said_of("Y", -0.5, b"Y"), said_of("o", -0.25)
+YO_IDS = [said_of("token_id:56", -0.5, b"token_id:56"), said_of("token_id:78", -0.25)]
 HALVES = [said_of("\ufffd", -1.0, "\ufffd".encode()), said_of("", -2.0, b"\xa9")]
 NAN = math.nan
 
@@ -201,6 +202,10 @@ NAN = math.nan
         ("Yo", [FIRST, said_of("a", -0.25)], None),
         ("Yo", [FIRST, SECOND, said_of("!", -0.25)], None),
         ("Yo", [FIRST], None),
+        ("Yo", YO_IDS, [-0.5, -0.25, NAN]),
+        ("Yo", [*YO_IDS, said_of("token_id:258", -0.125)], [-0.5, -0.25, -0.125]),
+        ("Yo", [said_of("token_id:55", -0.5), YO_IDS[1]], None),
+        ("Yo", [YO_IDS[0], SECOND], None),
     ],
 )
 def test_logprobs_without_ids_are_kept_where_the_same_tokens_are_rendered(
@@ -233,3 +238,13 @@ def test_logprobs_of_a_prompt_without_ids_are_said_to_go_unused() -> None:
     assert trace(BATCH, record).status == LOGPROBS_UNUSED_STATUS
     said = failure(BATCH, changed(batch("plain"), *CHOICE, "logprobs", "content", 0, "bytes", 1, to=256))
     assert said.endswith("choices[0].logprobs.content[0].bytes[1] is 256; expected a byte, 0 to 255.")
+
+
+def test_ids_in_the_texts_of_tokens_are_those_of_the_answer() -> None:
+    record = changed(batch("sum"), *CHOICE, "token_ids", to=None)
+    content = [said_of("token_id:27", -0.5), said_of("token_id:2", -0.25)]
+    tokens = trace(BATCH, changed(record, *CHOICE, "logprobs", to={"content": content})).nodes[1].tokens
+    assert tokens is not None
+    assert tokens.token_ids.tolist() == [27, 2]
+    assert tokens.places[0].path == "$.response.body.choices[0].logprobs.content"
+    np.testing.assert_array_equal(tokens.logprobs, np.array([-0.5, -0.25], np.float32))

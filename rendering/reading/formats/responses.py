@@ -1,0 +1,189 @@
+"""`openai-responses`: requests and answers of the Responses API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tokscore.dataset.errors import ConversationError
+from tokscore.rendering.conversations.conversation import check_message, shown
+from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace, Usage, linear
+from tokscore.rendering.reading.formats.fields import get, metadata_text, need, object_at
+from tokscore.rendering.reading.formats.format import Format, Place
+from tokscore.rendering.reading.formats.messages import answer_message, joined_text, openai_tools, tool_call
+from tokscore.rendering.reading.formats.usage import usage_of
+
+_ASSISTANT = "assistant"
+_MESSAGE, _CALL, _OUTPUT, _REASONING = "message", "function_call", "function_call_output", "reasoning"
+_TYPES = frozenset({_MESSAGE, _CALL, _OUTPUT, _REASONING})
+_TEXT_PARTS = ("output_text", "input_text", "text", "refusal")
+_METADATA = ("model", "metadata", "status", "reward", "score")
+
+
+def _matches(record: Mapping[str, Any]) -> bool:
+    if "messages" in record:
+        return False
+    items, output = record.get("input"), record.get("output")
+    return _are_items(output) or (
+        _are_items(items) and (output is None or output == [] or isinstance(output, str))
+    )
+
+
+def _are_items(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(item, dict) and ("type" in item or "role" in item) for item in value)
+        and any(item.get("type", _MESSAGE) in _TYPES for item in value)
+        and not any("parts" in item for item in value)
+    )
+
+
+def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
+    given = get(record, "input", (str, list), "$", "text or a list of items")
+    prompt: list[dict[str, Any]] = []
+    instructions = joined_text(record.get("instructions"), "$.instructions", _TEXT_PARTS)
+    if instructions:
+        prompt.append({"role": "system", "content": instructions})
+    if isinstance(given, str):
+        prompt.append({"role": "user", "content": given})
+    elif given is not None:
+        prompt += item_messages(given, "$.input")
+    output = get(record, "output", (str, list), "$", "text or a list of items")
+    answer: list[dict[str, Any]] = []
+    if isinstance(output, str):
+        answer = [{"role": _ASSISTANT, "content": output}]
+    elif output:
+        answer = item_messages(output, "$.output")
+    if not prompt and not answer:
+        raise ConversationError("and output are empty; expected text or items.", path="$.input")
+    usage = _usage(record)
+    nodes = [Node(NO_PARENT, (each,), not answer and each["role"] == _ASSISTANT) for each in prompt]
+    for i, each in enumerate(answer):
+        is_sampled = each["role"] == _ASSISTANT
+        nodes.append(Node(NO_PARENT, (each,), is_sampled, usage=usage if i == len(answer) - 1 else None))
+    return Trace(
+        linear(nodes),
+        openai_tools(_function_tools(record), "$.tools"),
+        metadata=metadata_text(record, _METADATA),
+    )
+
+
+def _function_tools(record: Mapping[str, Any]) -> list[object] | None:
+    """The tools that a template prints: those that the server runs itself have no parameters."""
+    tools = get(record, "tools", list, "$", "a list of tools")
+    return None if tools is None else [tool for tool in tools if not _is_hosted(tool)]
+
+
+def _is_hosted(tool: object) -> bool:
+    return isinstance(tool, dict) and "name" not in tool and "function" not in tool and "type" in tool
+
+
+def _usage(record: Mapping[str, Any]) -> Usage | None:
+    usage = get(record, "usage", dict, "$", "an object")
+    return None if usage is None else usage_of(usage, "$.usage", ("input_tokens",), "output_tokens")
+
+
+class _Answer(NamedTuple):
+    """Items of one message of the assistant."""
+
+    texts: list[str]
+    thoughts: list[str]
+    calls: list[dict[str, Any]]
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The message, if there is any item."""
+        if not any(self):
+            return []
+        text = "".join(self.texts) if self.texts else None
+        return [answer_message(text, "\n".join(self.thoughts), self.calls)]
+
+
+def item_messages(items: Sequence[object], path: str) -> list[dict[str, Any]]:
+    """Items as messages of the OpenAI API.
+
+    Reasoning, text and calls that follow each other in this order are one message of the assistant.
+
+    Args:
+        items: JSON values.
+        path: JSON path of their list.
+
+    Raises:
+        ConversationError: An item is of another type, or lacks what its type needs.
+    """
+    messages: list[dict[str, Any]] = []
+    answer = _Answer([], [], [])
+    for i, each in enumerate(items):
+        place = f"{path}[{i}]"
+        item = object_at(each, place)
+        kind = item.get("type", _MESSAGE)
+        if kind == _REASONING:
+            if answer.texts or answer.calls:
+                messages += answer.messages()
+                answer = _Answer([], [], [])
+            answer.thoughts.append(_thought(item, place))
+        elif kind == _CALL:
+            name = need(item, "name", str, place, "the name of a tool")
+            identifier = item.get("call_id", item.get("id"))
+            answer.calls.append(tool_call(name, item.get("arguments", "{}"), identifier))
+        elif kind == _OUTPUT:
+            messages += answer.messages()
+            answer = _Answer([], [], [])
+            result = joined_text(item.get("output"), f"{place}.output", _TEXT_PARTS)
+            call_id = need(item, "call_id", str, place, "the id of a call")
+            messages.append({"role": "tool", "content": result or "", "tool_call_id": call_id})
+        elif kind == _MESSAGE:
+            role = need(item, "role", str, place, "user, assistant, system or developer")
+            content = _content(item, place)
+            if role != _ASSISTANT:
+                messages += answer.messages()
+                answer = _Answer([], [], [])
+                messages.append({"role": role, "content": content})
+            else:
+                if answer.texts or answer.calls:
+                    messages += answer.messages()
+                    answer = _Answer([], [], [])
+                answer.texts.append(content)
+        else:
+            raise ConversationError(
+                f"is {shown(kind)}; expected one of {', '.join(sorted(_TYPES))}.", path=f"{place}.type"
+            )
+    messages += answer.messages()
+    for i, message in enumerate(messages):
+        check_message(message, f"{path}[{i}]")
+    return messages
+
+
+def _content(item: Mapping[str, Any], path: str) -> str:
+    content = need(item, "content", (str, list), path, "text or a list of parts")
+    if isinstance(content, str):
+        return content
+    texts = [{"type": "text", "text": part.get("refusal")} if _is_refusal(part) else part for part in content]
+    return joined_text(texts, f"{path}.content", _TEXT_PARTS) or ""
+
+
+def _is_refusal(part: object) -> bool:
+    return isinstance(part, dict) and part.get("type") == "refusal"
+
+
+def _thought(item: Mapping[str, Any], path: str) -> str:
+    """The reasoning itself where it is given, its summary otherwise."""
+    for key, kinds in (("content", ("reasoning_text", "text")), ("summary", ("summary_text", "text"))):
+        parts = get(item, key, list, path, "a list of parts")
+        if parts:
+            return joined_text(parts, f"{path}.{key}", kinds) or ""
+    return ""
+
+
+FORMAT = Format(
+    name="openai-responses",
+    fields="instructions, input (text, or items of the types message, reasoning[content, summary], "
+    "function_call[call_id, name, arguments] and function_call_output[call_id, output]), output (likewise), "
+    "tools, usage, model. With an output, the answers of the input are not sampled",
+    has_logprobs=False,
+    has_branches=False,
+    example='{"input": [{"role": "user", "content": "Hi"}], "output": [{"type": "message", "role": '
+    '"assistant", "content": [{"type": "output_text", "text": "Hello!"}]}]}',
+    matches=_matches,
+    parse=_parse,
+)
