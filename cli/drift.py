@@ -51,6 +51,7 @@ def drift(
     template_time: options.TemplateTime = None,
     input_format: options.InputFormat = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    messages: options.MessagesOption = None,
     form: options.FormatOption = Format.TABLE,
 ) -> None:
     """Show where rendering recorded trajectories again would give other ids than the model saw.
@@ -77,6 +78,7 @@ def drift(
         template_time=template_time,
         input_format=input_format,
         trust_remote_code=trust_remote_code,
+        messages=messages,
     )
     source = open_conversations(inputs, model, chosen, None, allow_dataset=False)
     assert isinstance(source, ConversationSource)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tokscore.cli.options import TruncateChoice, VerifyChoice
+from tokscore.cli.options import MessagesChoice, TruncateChoice, VerifyChoice
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.tables import (
     Column,
@@ -41,6 +41,7 @@ class RenderOptions(NamedTuple):
     template_time: str | None
     input_format: str | None
     trust_remote_code: bool
+    messages: MessagesChoice | None
 
 
 class PlanCost(NamedTuple):

@@ -88,6 +88,7 @@ def logprobs(
     template_time: options.TemplateTime = None,
     input_format: options.InputFormat = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    messages: options.MessagesOption = None,
     workers: options.Workers = None,
     form: options.FormatOption = Format.TABLE,
     by: options.Groups = None,
@@ -143,6 +144,7 @@ def logprobs(
         template_time=template_time,
         input_format=input_format,
         trust_remote_code=trust_remote_code,
+        messages=messages,
     )
     source = open_conversations(inputs, model, chosen, out, allow_dataset=True)
     spec = plan_engine(

@@ -31,6 +31,14 @@ class VerifyChoice(StrEnum):
     OFF = "off"
 
 
+class MessagesChoice(StrEnum):
+    """How messages are shown to the template."""
+
+    AUTO = "auto"
+    SERVER = "server"
+    AS_IS = "as-is"
+
+
 class TruncateChoice(StrEnum):
     """What happens to a conversation with more tokens than --max-tokens."""
 
@@ -242,6 +250,15 @@ InputFormat = Annotated[
         "--input-format",
         metavar="NAME",
         help="Format of the input, as listed by tokscore formats; found by looking if left out.",
+    ),
+]
+MessagesOption = Annotated[
+    MessagesChoice | None,
+    option(
+        "--messages",
+        help="Show messages to the template as they are (as-is), as servers do (server: arguments parsed, "
+        'null content "", ...), or as servers do where the template refuses them or a server recorded them.',
+        show_default="auto",
     ),
 ]
 FormatOption = Annotated[

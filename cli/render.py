@@ -11,12 +11,16 @@ from tokscore.cli.inputs import RenderOptions, note_outcome, note_statuses, open
 from tokscore.cli.printing.explain import print_explanation
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.tables import Column, ProgressLine, counted, note, print_json_with_rows, print_rows
+from tokscore.cli.printing.visible import visible
 
 if TYPE_CHECKING:
+    from tokscore.analytics.groups.dataset_notes import FlagCounts
     from tokscore.dataset.reading import Dataset
     from tokscore.rendering.source import ConversationSource
 
 SHOWN_MESSAGES = 24
+SHOWN_KEYS = 10
+HELP = {"arguments_encoded_twice": "; --messages server shows them as objects"}
 EPILOG = """Examples:
 
 \b
@@ -68,6 +72,7 @@ def render(
     template_time: options.TemplateTime = None,
     input_format: options.InputFormat = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    messages: options.MessagesOption = None,
     workers: options.Workers = None,
     form: options.FormatOption = Format.TABLE,
     by: options.ByOption = None,
@@ -110,6 +115,7 @@ def render(
         template_time=template_time,
         input_format=input_format,
         trust_remote_code=trust_remote_code,
+        messages=messages,
     )
     source = open_conversations(inputs, model, chosen, out, allow_dataset=False)
     if dry_run:
@@ -156,9 +162,12 @@ def print_summary(dataset: Dataset, form: Format, by: options.By | None) -> None
 
     roles = [counts._asdict() for counts in summary.role_counts(dataset)]
     messages = (message._asdict() for message in summary.message_counts_of(dataset))
-    _print_notes(dataset)
+    flags = summary.flag_counts(dataset)
+    _note_flags(flags)
+    _note_control_tokens(dataset)
     if form is Format.JSON and by is None:
-        print_json_with_rows({"by_role": roles}, "by_message", messages)
+        document = {"by_role": roles, "changed": flags.changed, "not_printed": flags.not_printed}
+        print_json_with_rows(document, "by_message", messages)
         return
     if by is not options.By.MESSAGE:
         print_rows(ROLE_COLUMNS, roles, form, title="Tokens by role")
@@ -176,11 +185,22 @@ def print_summary(dataset: Dataset, form: Format, by: options.By | None) -> None
             note(f"only the first {limit} messages are shown; --by message shows all.")
 
 
-def _print_notes(dataset: Dataset) -> None:
+def _note_flags(flags: FlagCounts) -> None:
+    if flags.changed:
+        changes = ", ".join(f"{flag} {n:,}" for flag, n in flags.changed.items())
+        note(f"messages shown to the template as servers show them: {changes} (see docs/messages.md).")
+    by_number = sorted(flags.not_printed.items(), key=lambda each: -each[1])
+    for key, n in by_number[:SHOWN_KEYS]:
+        note(f"{visible(key)} of {counted(n, 'message')} was not printed.")
+    if len(by_number) > SHOWN_KEYS:
+        note(f"{counted(len(by_number) - SHOWN_KEYS, 'more key')} not printed; --format json has all.")
+    for flag, n in flags.other.items():
+        note(f"{counted(n, 'message')}: {flag}{HELP.get(flag, '')}")
+
+
+def _note_control_tokens(dataset: Dataset) -> None:
     from tokscore.analytics.groups import dataset_notes as summary
 
-    for flag, n in summary.flag_counts(dataset).items():
-        note(f"{counted(n, 'message')}: {flag}")
     injected = summary.control_tokens(dataset)
     if injected:
         by_role = ", ".join(f"{found.role} {found.n_tokens:,}" for found in injected)

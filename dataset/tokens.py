@@ -42,6 +42,22 @@ class MessageFlag(StrEnum):
     PRINTED_AS_PYTHON = "printed_as_python"  # the template printed a list or object, not the text in it
     DROPPED = "dropped_characters"  # the template left out some of its text
     RECORDED = "recorded_tokens"  # its ids are those an engine sampled, kept as they are
+    # What was changed before the template saw it, as servers do:
+    FUNCTION_CALL = "function_call_as_tool_call"  # and its result, of the role function, as of a tool
+    DEVELOPER = "developer_as_system"  # its role
+    PARTS = "parts_joined"  # text parts became one text
+    EMPTY_CONTENT = "empty_content_added"  # where it was null or missing
+    ARGUMENTS = "arguments_parsed"  # JSON text of tool calls became objects
+    ARGUMENTS_LOST = "arguments_replaced"  # by {}: they were no JSON object
+    CALL_FORM = "call_type_added"  # and a bare name and arguments put under `function`
+    CALL_IDS = "call_ids_shortened"  # to nine letters and digits
+    NO_CALLS = "empty_tool_calls_left_out"
+    KEYS = "keys_left_out"  # that the template reads and no server passes on
+
+
+CHANGES = tuple(MessageFlag)[tuple(MessageFlag).index(MessageFlag.FUNCTION_CALL) :]
+# Leads the flags that name a key of the message which the template neither printed nor read.
+NOT_PRINTED = "not_printed:"
 
 
 class MessageFacts(NamedTuple):

@@ -13,7 +13,7 @@ from tokscore.dataset.tokens import NO_MESSAGE, RenderedTokens
 from tokscore.rendering.conversations.conversation import Conversation
 from tokscore.rendering.reading.plan import Line, read_lines
 from tokscore.rendering.reading.records import failure_at
-from tokscore.rendering.recorded_ids.alignment import common_prefix
+from tokscore.rendering.recorded_ids.alignment import common_prefix, print_closest
 from tokscore.rendering.recorded_ids.attribute import attribute_recorded, has_texts, joined_ids
 from tokscore.rendering.recorded_ids.branch import RecordedBranch
 from tokscore.rendering.templates.origins import REASONING_FIELDS
@@ -145,12 +145,14 @@ def find_drift(branch: RecordedBranch, renderer: Renderer) -> Drift:
             "holds token ids but no text of its messages that could be rendered again; drift needs both."
         )
     recorded = attribute_recorded(branch, renderer).tokens
+    text = renderer.tokenizer.text_of(ids)
+    conversation, _ = print_closest(branch.conversation, renderer, text)
     same = Drift("", 0, "", 0, len(ids), len(ids), None, None, 0, NO_MESSAGE, None, "", "")
     refused = ""
     best: Drift | None = None
     for with_prompt in (False, True):  # a record may end with a generation prompt that never came
         try:
-            rendered = renderer.with_generation_prompt(with_prompt).render(branch.conversation)
+            rendered = renderer.with_generation_prompt(with_prompt).render(conversation)
         except ConversationError as error:
             refused = str(error)
             continue

@@ -16,6 +16,7 @@ from tokscore.dataset.files import PathName, path_name, temporary_folder
 from tokscore.dataset.manifest import read_manifest
 from tokscore.rendering.attribution.length import LengthLimit, Truncate
 from tokscore.rendering.conversations.conversation import RESERVED_KWARGS
+from tokscore.rendering.messages.forms import MessageForm
 from tokscore.rendering.source import ConversationSource, DatasetSource, open_source
 from tokscore.rendering.templates.limits import DEFAULT_LIMITS, TemplateLimits
 
@@ -118,6 +119,7 @@ def open_inputs(
     template_time: str | None = None,
     input_format: str | None = None,
     trust_remote_code: bool = False,
+    messages: str | None = None,
 ) -> ConversationSource | DatasetSource:
     """The token source for inputs and the settings of the options of the same names.
 
@@ -138,6 +140,7 @@ def open_inputs(
         template_time: ISO date and time that templates which print the date take for now.
         input_format: One of `formats.FORMATS`; by default found by looking at the first record.
         trust_remote_code: Whether code that comes with the model may run.
+        messages: How messages are shown to the template, a member of `MessageForm`; `auto` by default.
 
     Raises:
         UsageError: Settings that do not fit each other or the inputs.
@@ -168,6 +171,7 @@ def open_inputs(
         template_time=template_time or _template_time_of(out),
         input_format=input_format,
         trust_remote_code=trust_remote_code,
+        messages=None if messages is None else choose(MessageForm, messages, "--messages"),
     )
 
 

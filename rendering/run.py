@@ -43,6 +43,7 @@ class RenderSettings(TypedDict, total=False):
     template_characters: int
     template_time: str | None
     input_format: str | None
+    messages: str | None
 
 
 def output_folder(out: PathName | None, kind: DatasetKind) -> Path:
@@ -72,6 +73,7 @@ def render(
     template_time: str | None = None,
     input_format: str | None = None,
     trust_remote_code: bool = False,
+    messages: str | None = None,
     workers: int = 1,
     progress: Progress = silent,
     tell: Tell = silent,
@@ -97,6 +99,8 @@ def render(
         template_time: ISO date and time that templates which print it take for now.
         input_format: One of `tokscore formats`; found by looking by default.
         trust_remote_code: Whether code that comes with the model may run.
+        messages: Show messages to the template as they are (`"as-is"`), as servers do (`"server"`), or as
+            servers do where the template refuses them or a server recorded them (`"auto"`, the default).
         workers: Processes that render. More than one start anew, so that a script needs
             `if __name__ == "__main__":`.
         progress: Called with the conversations and tokens done.
@@ -130,6 +134,7 @@ def render(
         template_time=template_time,
         input_format=input_format,
         trust_remote_code=trust_remote_code,
+        messages=messages,
     )
     if not isinstance(opened, ConversationSource):
         raise UsageError(f"{source} is a dataset already; expected conversations.")

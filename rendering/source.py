@@ -26,6 +26,7 @@ from tokscore.rendering.attribution.tokenizer import ChatTokenizer
 from tokscore.rendering.attribution.vocabulary_table import vocabulary_table
 from tokscore.rendering.batches import render_many
 from tokscore.rendering.conversations.conversation import Conversation
+from tokscore.rendering.messages.forms import MessageForm
 from tokscore.rendering.reading.plan import PART_BYTES, Line, Plan, plan_files, read_lines
 from tokscore.rendering.reading.records import Records, error_place
 from tokscore.rendering.recorded_ids.attribute import Recorded, branch_items
@@ -107,10 +108,12 @@ class ConversationSource:
             ConversationError: The record cannot be used.
         """
         found = self._records.read(line, part)
+        if found.tools is None:
+            found = replace(found, tools=self._tools)
+        is_served = self._records.format.is_served
         if isinstance(found, Conversation):
-            return [replace(found, tools=self._tools) if found.tools is None else found]
-        trace = replace(found, tools=self._tools) if found.tools is None else found
-        return list(branch_items(trace, self.renderer.tokenizer))
+            return [replace(found, is_served=is_served)]
+        return list(branch_items(found, self.renderer.tokenizer, is_served=is_served))
 
     def read(self, part: Part) -> Iterator[RenderedConversation | FailedConversation]:
         """Render the lines of one part; the branches of a record follow each other."""
@@ -258,6 +261,7 @@ def open_source(
     template_time: str | None = None,
     input_format: str | None = None,
     trust_remote_code: bool = False,
+    messages: MessageForm | None = None,
 ) -> ConversationSource | DatasetSource:
     """The source for what a user named: conversation files, or one token dataset.
 
@@ -276,6 +280,7 @@ def open_source(
         template_time: ISO date and time that templates which print the date take for now.
         input_format: One of `formats.FORMATS`; by default found by looking at the first record.
         trust_remote_code: Whether code that comes with the model may run.
+        messages: How messages are shown to the template; `auto` by default.
 
     Raises:
         UsageError: The inputs do not go together.
@@ -288,10 +293,11 @@ def open_source(
             raise UsageError(
                 f"{datasets[0]} is a dataset; give it alone, not with {len(inputs) - 1} other inputs."
             )
-        if template is not None or template_kwargs or tools or add_generation_prompt or length_limit:
+        rendering = (template, template_kwargs, tools, add_generation_prompt, length_limit, messages)
+        if any(rendering):
             raise UsageError(
                 f"{datasets[0]} is rendered already; --template, --template-kwargs, --tools, "
-                "--add-generation-prompt and --max-tokens have no effect on it.\n"
+                "--add-generation-prompt, --max-tokens and --messages have no effect on it.\n"
                 "Leave them out, or give the conversations instead."
             )
         return DatasetSource(
@@ -299,6 +305,7 @@ def open_source(
         )
     from tokscore.rendering.attribution.renderer import Renderer, Verify
 
+    form = MessageForm.AUTO if messages is None else messages
     chosen = Verify.SAMPLE if verify is None else verify
     plan = plan_files(inputs, input_format, part_bytes=PART_BYTES if part_bytes is None else part_bytes)
     records = Records(plan)
@@ -314,6 +321,7 @@ def open_source(
         verify=chosen,
         limits=template_limits,
         now=now,
+        messages=form,
     )
     import transformers
 
@@ -327,6 +335,7 @@ def open_source(
         "transformers": transformers.__version__,
         "input_format": records.format.name,
         **({"trust_remote_code": True} if trust_remote_code else {}),
+        "messages": form.value,
     }
     if any(uses_date(tokenizer.chat_template(has_tools=has_tools)) for has_tools in (False, True)):
         settings["template_time"] = now.isoformat()

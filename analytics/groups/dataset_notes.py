@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from tokscore.dataset.reading import Dataset
-from tokscore.dataset.tokens import NO_MESSAGE
+from tokscore.dataset.tokens import CHANGES, NO_MESSAGE, NOT_PRINTED
 
 NO_MESSAGE_LABEL = "(no message)"
 
@@ -144,8 +144,33 @@ def control_tokens(dataset: Dataset) -> list[ControlTokens]:
     return [ControlTokens(**row) for row in frame.iter_rows(named=True)]
 
 
-def flag_counts(dataset: Dataset) -> dict[str, int]:
+class FlagCounts(NamedTuple):
+    """Messages by what a reader should know of them.
+
+    Attributes:
+        changed: By what was changed in them before the template saw them.
+        not_printed: By the key that the template neither printed nor read.
+        other: By flag.
+    """
+
+    changed: dict[str, int]
+    not_printed: dict[str, int]
+    other: dict[str, int]
+
+
+def flag_counts(dataset: Dataset) -> FlagCounts:
     """Number of messages that carry each flag."""
+    counts = _flag_counts(dataset)
+    not_printed = {flag: n for flag, n in counts.items() if flag.startswith(NOT_PRINTED)}
+    changed = {flag.value: counts[flag] for flag in CHANGES if flag in counts}
+    return FlagCounts(
+        changed,
+        {flag.removeprefix(NOT_PRINTED): n for flag, n in not_printed.items()},
+        {flag: n for flag, n in counts.items() if flag not in not_printed and flag not in changed},
+    )
+
+
+def _flag_counts(dataset: Dataset) -> dict[str, int]:
     frame = (
         pl.scan_parquet(dataset.files("messages"))
         .select(pl.col("flags").explode(empty_as_null=False))

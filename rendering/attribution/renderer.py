@@ -14,7 +14,7 @@ import jinja2
 import numpy as np
 
 from tokscore.dataset.errors import ConversationError, DifferenceError
-from tokscore.dataset.tokens import NO_MESSAGE, MessageFacts, MessageFlag, RenderedTokens
+from tokscore.dataset.tokens import NO_MESSAGE, NOT_PRINTED, MessageFacts, MessageFlag, RenderedTokens
 from tokscore.rendering.attribution.generation_tags import apply_tags
 from tokscore.rendering.attribution.message_flags import encoded_twice
 from tokscore.rendering.attribution.owners import (
@@ -27,13 +27,20 @@ from tokscore.rendering.attribution.owners import (
 from tokscore.rendering.attribution.sampled import SampledRule
 from tokscore.rendering.attribution.tokenizer import ChatTokenizer, Encoding
 from tokscore.rendering.conversations.conversation import Conversation, tool_names
+from tokscore.rendering.messages.forms import MessageForm, may_change
+from tokscore.rendering.messages.needs import Needs, find_needs
+from tokscore.rendering.messages.refusals import explained
+from tokscore.rendering.messages.showing import print_shown
+from tokscore.rendering.messages.unprinted import unprinted_keys
 from tokscore.rendering.templates.limits import DEFAULT_LIMITS, TemplateLimits
 from tokscore.rendering.templates.render import (
     TEMPLATE_FAILURES,
+    RefusedError,
     RenderedText,
     check_template,
     has_generation_tags,
     prepare_messages,
+    read_names,
     render_template,
     uses_date,
 )
@@ -58,7 +65,9 @@ class Printed(NamedTuple):
     """A conversation as the template printed it, not yet tokenised.
 
     Attributes:
-        conversation: The record.
+        record: As it was read.
+        conversation: As the template was shown it.
+        changes: What was changed in it, by index of the message.
         number: Its number in the input.
         template: What printed it.
         kwargs: Template kwargs of the run and of the record.
@@ -67,7 +76,9 @@ class Printed(NamedTuple):
         rendered: The text with its origins.
     """
 
+    record: Conversation
     conversation: Conversation
+    changes: Mapping[int, tuple[MessageFlag, ...]]
     number: int
     template: str
     kwargs: Mapping[str, Any]  # Any: JSON values
@@ -88,6 +99,7 @@ class Renderer:
         verify: Verify = Verify.SAMPLE,
         limits: TemplateLimits = DEFAULT_LIMITS,
         now: dt.datetime | None = None,
+        messages: MessageForm = MessageForm.AUTO,
     ) -> None:
         """Prepare rendering.
 
@@ -98,6 +110,7 @@ class Renderer:
             verify: How much to compare with transformers.
             limits: What the template may take for one conversation.
             now: What templates that print the date take it to be; the time of this call by default.
+            messages: How messages are shown to the template.
 
         Raises:
             InputError: The template does not parse, or there is none.
@@ -109,7 +122,9 @@ class Renderer:
         self._limits = limits
         self._is_special = tokenizer.flags(tokenizer.special_ids)
         self._now = now or dt.datetime.now()
+        self._messages = messages
         self._rules: dict[str, SampledRule] = {}
+        self._needs: dict[str, Needs] = {}
         for has_tools in (False, True):
             check_template(tokenizer.chat_template(has_tools=has_tools))
 
@@ -138,24 +153,60 @@ class Renderer:
         Raises:
             ConversationError: The template refuses it.
         """
-        with _clear_errors():
-            messages = prepare_messages(conversation.messages)
-            template = self.tokenizer.chat_template(has_tools=conversation.tools is not None)
-            kwargs = {**self._kwargs, **(conversation.template_kwargs or {})}
-            variables = {**self.tokenizer.variables, **kwargs}
-            rendered = render_template(
-                template,
-                messages,
-                tools=conversation.tools,
+        template = self._template_of(conversation)
+        kwargs = {**self._kwargs, **(conversation.template_kwargs or {})}
+        variables = {**self.tokenizer.variables, **kwargs}
+        prepared: list[dict[str, Any]] = []
+
+        def show(shown: Conversation) -> RenderedText:
+            prepared[:] = prepare_messages(shown.messages)
+            return render_template(
+                self._template_of(shown),
+                prepared,
+                tools=shown.tools,
                 documents=None,
                 add_generation_prompt=self._add_generation_prompt,
                 variables=variables,
                 limits=self._limits,
                 now=self._now,
             )
+
+        with _clear_errors():
+            arguments = (conversation, template, self._messages, lambda: self._needs_of(template), show)
+            try:
+                shown, rendered = print_shown(*arguments)
+            except RefusedError as error:
+                raise explained(error, *arguments) from error
             if not rendered.text.isascii():
                 rendered.text.encode()  # tokenizers do not say where a surrogate is
-        return Printed(conversation, number, template, kwargs, variables, messages, rendered)
+        return Printed(
+            conversation,
+            shown.conversation,
+            shown.flags,
+            number,
+            self._template_of(shown.conversation),
+            kwargs,
+            variables,
+            prepared,
+            rendered,
+        )
+
+    def has_forms(self, conversation: Conversation) -> bool:
+        """Whether it depends on who recorded a conversation how its messages are shown."""
+        return self._messages is MessageForm.AUTO and any(map(may_change, conversation.messages))
+
+    def _template_of(self, conversation: Conversation) -> str:
+        return self.tokenizer.chat_template(has_tools=conversation.tools is not None)
+
+    def _needs_of(self, template: str) -> Needs:
+        if template not in self._needs:
+            variables = {**self.tokenizer.variables, **self._kwargs}
+            self._needs[template] = find_needs(
+                lambda messages: render_template(
+                    template, prepare_messages(messages), variables=variables, limits=self._limits
+                )
+            )
+        return self._needs[template]
 
     def reference_ids(self, batch: Sequence[Printed]) -> dict[int, list[int]]:
         """The ids of transformers' tokenizer for the texts whose ids are verified, by number in the input.
@@ -242,11 +293,17 @@ class Renderer:
             )
             if messages_with
         ]
+        unprinted = unprinted_keys(
+            messages, rendered.runs, read=read_names(printed.template), dropped=dropped
+        )
         facts = []
-        for i, (role, name) in enumerate(zip(roles, tool_names(conversation.messages), strict=True)):
+        given_roles = [str(message["role"]) for message in printed.record.messages]
+        for i, (role, name) in enumerate(zip(given_roles, tool_names(conversation.messages), strict=True)):
             flags = (
+                *printed.changes.get(i, ()),
                 *sampled.flags.get(i, ()),
                 *(flag for flag, messages_with in found if i in messages_with),
+                *(NOT_PRINTED + key for key in unprinted.get(i, ())),
             )
             facts.append(MessageFacts(role, name, dropped[i], flags, unknown.get(i), controlled[i]))
         return RenderedTokens(

@@ -69,6 +69,7 @@ class Conversation:
         given: Messages of the assistant that no model generated for this record, such as those of a prompt.
         status: What a reader should know of how it was read, None if nothing.
         logprobs: Of answers whose tokens a server gave as text, by message; None without any.
+        is_served: The record is a server's, which changed the messages before a template saw them.
     """
 
     messages: Sequence[Mapping[str, Any]]  # Any: JSON values
@@ -78,6 +79,7 @@ class Conversation:
     given: frozenset[int] = frozenset()
     status: str | None = None
     logprobs: Mapping[int, AnswerLogprobs] | None = None
+    is_served: bool = False
 
 
 def parse_conversation(line: bytes) -> Conversation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -109,6 +110,37 @@ def print_messages(
     except ConversationError:
         return None  # the template refuses what was recorded under another
     return PrintedText(rendered.text, run_table(rendered.runs))
+
+
+def print_closest(
+    conversation: Conversation, renderer: Renderer, text: str | None
+) -> tuple[Conversation, PrintedText | None]:
+    """Messages as the template prints them, in the form that comes closest to what was recorded.
+
+    An engine saw the messages as its server showed them, or as they are where no server was between.
+
+    Args:
+        conversation: The messages.
+        renderer: The template.
+        text: Of the recorded ids, None where it is unknown.
+
+    Returns:
+        The conversation that is printed so, and the text; None as of `print_messages`.
+    """
+    if text is None or not renderer.has_forms(conversation):
+        return conversation, print_messages(conversation, renderer)
+    best: tuple[int, Conversation, PrintedText | None] = (-1, conversation, None)
+    for is_served in (True, False):
+        tried = replace(conversation, is_served=is_served)
+        printed = print_messages(tried, renderer)
+        if printed is None:
+            continue
+        n_equal = common_prefix(text, printed.text)
+        if n_equal > best[0]:
+            best = n_equal, tried, printed
+        if n_equal >= min(len(text), len(printed.text)):
+            break
+    return best[1:]
 
 
 def align(printed: PrintedText, text: str, encoding: Encoding, windows: Windows) -> Aligned | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from tokscore.rendering.recorded_ids.alignment import (
     align,
     common_prefix,
     common_suffix,
-    print_messages,
+    print_closest,
 )
 from tokscore.rendering.recorded_ids.answer_headers import find_headers, gathered, is_confirmed, unsure_nodes
 from tokscore.rendering.recorded_ids.branch import Joined, RecordedBranch, join
@@ -52,17 +53,24 @@ class Recorded(NamedTuple):
     status: str | None
 
 
-def branch_items(trace: Trace, tokenizer: ChatTokenizer) -> list[Conversation | RecordedBranch]:
+def branch_items(
+    trace: Trace, tokenizer: ChatTokenizer, *, is_served: bool = False
+) -> list[Conversation | RecordedBranch]:
     """Each branch of a trace: as a conversation to render where no ids are recorded, else with its ids.
+
+    Args:
+        trace: One record.
+        tokenizer: Reads what is recorded as text.
+        is_served: A server wrote it.
 
     Raises:
         ConversationError: Only some nodes of a branch have ids.
     """
     nodes = tokenised(trace, tokenizer) if trace.is_text else trace.nodes
-    return [_branch_item(trace, [nodes[i] for i in path]) for path in trace.branches]
+    return [_branch_item(trace, [nodes[i] for i in path], is_served) for path in trace.branches]
 
 
-def _branch_item(trace: Trace, nodes: Sequence[Node]) -> Conversation | RecordedBranch:
+def _branch_item(trace: Trace, nodes: Sequence[Node], is_served: bool) -> Conversation | RecordedBranch:
     conversation = Conversation(
         messages=[message for node in nodes for message in node.messages],
         tools=trace.tools,
@@ -71,6 +79,7 @@ def _branch_item(trace: Trace, nodes: Sequence[Node]) -> Conversation | Recorded
         given=_given(nodes),
         status=trace.status,
         logprobs=_answer_logprobs(nodes),
+        is_served=is_served,
     )
     n_recorded = sum(node.tokens is not None for node in nodes)
     if not n_recorded:
@@ -119,10 +128,13 @@ def attribute_recorded(branch: RecordedBranch, renderer: Renderer) -> Recorded:
     _check_ids(nodes, token_ids, renderer.tokenizer)
     messages = branch.conversation.messages
     is_control = renderer.tokenizer.flags(renderer.tokenizer.special_ids)[token_ids]
+    text = renderer.tokenizer.text_of(token_ids)
     printed, opened = None, {}
     ends = opens = frozenset[int]()
     if not branch.is_text:
-        printed = print_messages(branch.conversation, renderer) if has_texts(messages) else None
+        if has_texts(messages):
+            conversation, printed = print_closest(branch.conversation, renderer, text)
+            branch = replace(branch, conversation=conversation)
         opened = find_headers(branch, renderer, printed, token_ids)
         if not is_confirmed(nodes, opened, is_control, renderer.tokenizer):
             nodes, opened = gathered(nodes), {}
@@ -138,7 +150,6 @@ def attribute_recorded(branch: RecordedBranch, renderer: Renderer) -> Recorded:
     recorded_is_content = np.concatenate(recorded_contents) if has_contents and contents else None
     is_content = ~is_control & (owners != NO_MESSAGE) if recorded_is_content is None else recorded_is_content
     is_content = is_content.copy()
-    text = renderer.tokenizer.text_of(token_ids)
     unaligned = recorded.is_open & (owners == NO_MESSAGE)
     encoding = None if text is None else renderer.tokenizer.token_bytes.spans(text, recorded.token_ids)
     aligned, is_printed = None, np.zeros(len(token_ids), bool)

@@ -16,6 +16,7 @@ from tokscore.rendering.templates.compiler import ConstantCheck
 from tokscore.rendering.templates.environment import TrackingEnvironment, formatted_time
 from tokscore.rendering.templates.limits import DEFAULT_LIMITS, TemplateLimitError, TemplateLimits, limited
 from tokscore.rendering.templates.origins import Runs, merge_runs
+from tokscore.rendering.templates.places import place_of
 from tokscore.rendering.templates.strings import plain, track
 from tokscore.rendering.templates.values import wrap
 
@@ -37,8 +38,12 @@ _TEMPLATE_HINT = (
     "or drop such conversations with --on-error skip."
 )
 _OWN_TYPES = re.compile(
-    r"(?:tokscore\.rendering\.(?:provenance|tracked_values)\.)?Tracked(Str|Dict|List|Int|Float|Bool)\b"
+    r"(?:tokscore\.rendering\.templates\.(?:strings|values)\.)?Tracked(Str|Dict|List|Int|Float|Bool)\b"
 )
+
+
+class RefusedError(ConversationError):
+    """The template does not take the conversation."""
 
 
 class RenderedText(NamedTuple):
@@ -87,6 +92,19 @@ def has_generation_tags(template: str) -> bool:
     return any(
         before[1] == "block_begin" and token[1:] == ("name", "generation")
         for before, token in pairwise(tokens)
+    )
+
+
+@lru_cache(maxsize=64)
+def read_names(template: str) -> frozenset[str]:
+    """All names by which a template can ask for a key of a message, and its other short texts."""
+    tree = _ENVIRONMENT.parse(template)
+    constants = (constant.value for constant in tree.find_all(jinja2.nodes.Const))
+    return frozenset(
+        [
+            *(name.attr for name in tree.find_all(jinja2.nodes.Getattr)),
+            *(value for value in constants if isinstance(value, str)),
+        ]
     )
 
 
@@ -163,7 +181,8 @@ def render_template(
         now: What templates that print the date take it to be; the clock's time by default.
 
     Raises:
-        ConversationError: The template refuses the conversation, or goes beyond the limits.
+        RefusedError: The template does not take the conversation.
+        ConversationError: It goes beyond the limits, or does something unsafe.
         RecursionError: The data is nested too deeply.
     """
     try:
@@ -184,23 +203,25 @@ def render_template(
     except jinja2.exceptions.SecurityError as error:
         raise ConversationError(f"the chat template does something unsafe: {error.message}") from error
     except jinja2.exceptions.TemplateError as error:
-        reason = _plain_names(error.message or "") + _unusual_role(messages)
-        raise ConversationError(
+        reason = _plain_names(error.message or "") + _place(error, messages)
+        raise RefusedError(
             f"the chat template refuses the conversation: {reason}", hint=_TEMPLATE_HINT
         ) from error
     except (RecursionError, TemplateLimitError):
         raise
     except Exception as error:  # A template can fail in any way.
-        reason = f"{type(error).__name__}: {_plain_names(str(error))}{_unusual_role(messages)}"
-        raise ConversationError(
+        reason = f"{type(error).__name__}: {_plain_names(str(error))}{_place(error, messages)}"
+        raise RefusedError(
             f"the chat template fails on the conversation: {reason}", hint=_TEMPLATE_HINT
         ) from error
     return RenderedText(plain(text), merge_runs(text._runs))
 
 
-def _unusual_role(messages: Sequence[Mapping[str, Any]]) -> str:  # Any: JSON values
-    """The first role that templates need not know, as an addition to why one refused the conversation."""
-    for i, message in enumerate(messages):
-        if (role := message.get("role")) not in _USUAL_ROLES:
-            return f" (messages[{i}] has the role {str(role)!r})"
-    return ""
+def _place(error: BaseException, messages: Sequence[Mapping[str, Any]]) -> str:  # Any: JSON values
+    """Where the template was, and the first role that templates need not know, as an addition to an error."""
+    unusual = next((i for i, each in enumerate(messages) if each.get("role") not in _USUAL_ROLES), None)
+    role = (
+        "" if unusual is None else f"messages[{unusual}] has the role {str(messages[unusual].get('role'))!r}"
+    )
+    found = ", ".join(filter(None, (place_of(error), role)))
+    return f" ({found})" if found else ""

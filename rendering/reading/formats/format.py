@@ -52,6 +52,7 @@ class Format:
         token_id_keys: Keys of a record below which its token ids are; none for a format without ids.
         id_keys: Keys of a record that may hold its name, text or a whole number; the first that does counts.
             Several in a tuple are joined by "-" where all of them do.
+        is_served: A server wrote the records, and changed their messages before a template saw them.
         group_key: Key of a record by which neighbours belong together; they stay in one part.
         open_keys: In Parquet files, keys below which objects lack the keys that are null.
         records_key: Key of an object that holds records of this format in a list, as files of results do.
@@ -69,6 +70,7 @@ class Format:
     token_id_keys: frozenset[str] = frozenset()
     id_keys: tuple[str | tuple[str, ...], ...] = ID_KEYS
     group_key: str = "group"
+    is_served: bool = False
     open_keys: frozenset[str] = OPEN_KEYS
     records_key: str = ""
     archive_members: str = ""

@@ -315,4 +315,5 @@ FORMAT = Format(
     holds_ids=_holds_ids,
     token_id_keys=frozenset({"response"}),
     id_keys=("custom_id", "id"),
+    is_served=True,
 )
