@@ -204,6 +204,7 @@ CONVERSATIONS = pa.schema(
             "status",
             pa.string(),
             "ok, or what was done to it, with commas: truncated_left, truncated_right, rendered_text, "
+            "empty_tools_left_out, "
             "unaligned, media, untracked_text, recorded_ids_unused, recorded_logprobs_unused, "
             "recorded_is_content_unused.",
         ),

@@ -24,10 +24,12 @@ from tokscore.cli.engine_options import EnginePathChoice
 from tokscore.cli.main import app
 from tokscore.cli.selfcheck import _document
 from tokscore.dataset.manifest import SETTINGS, ModelIdentity, read_manifest
-from tokscore.dataset.tokens import MessageFlag
+from tokscore.dataset.tokens import CHANGES, MessageFlag
 from tokscore.rendering.attribution import sampled
 from tokscore.rendering.attribution.generation_tags import Policy
 from tokscore.rendering.drift import DriftKind
+from tokscore.rendering.messages.forms import MessageForm
+from tokscore.rendering.messages.showing import NO_TOOLS_STATUS
 from tokscore.rendering.reading.formats import FORMATS
 from tokscore.rendering.reading.formats.anthropic import REDACTED_STATUS
 from tokscore.rendering.reading.formats.openai_batch import IDS_UNUSED_STATUS
@@ -232,6 +234,7 @@ def test_the_commands_on_a_page_have_those_options(page: Path, scripts: dict[str
                 REDACTED_STATUS,
             ],
         ),
+        ("messages.md", [*CHANGES, *MessageForm, NO_TOOLS_STATUS]),
         ("scoring.md", [*ENGINES, *EnginePathChoice]),
     ],
 )

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from tokscore.rendering import ChatTokenizer, Renderer
 from tokscore.rendering.attribution.renderer import Verify
+from tokscore.rendering.messages.forms import MessageForm
 
 _CONTROL = re.compile(
     r"""<\|[^|<>\s'"]+\|> | <\|[a-z_]+> | <[a-z_]+\|> | <\|"\|> | <｜[^｜<>\s]+｜> | <end_of_utterance>""",
@@ -97,6 +98,7 @@ class Families:
         source: str | None = None,
         add_generation_prompt: bool = False,
         verify: Verify = Verify.FULL,
+        messages: MessageForm = MessageForm.AUTO,
         **template_kwargs: Any,
     ) -> Renderer:
         """For a template by name, or for `source` as if it had that name."""
@@ -115,6 +117,7 @@ class Families:
             },
             add_generation_prompt=add_generation_prompt,
             verify=verify,
+            messages=messages,
         )
 
     def own_template(self, base: str) -> str:

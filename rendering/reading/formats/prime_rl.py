@@ -102,4 +102,5 @@ FORMAT = Format(
     parse=_parse,
     holds_ids=_matches,
     token_id_keys=frozenset({"token_ids"}),
+    is_served=True,
 )

@@ -258,4 +258,5 @@ FORMAT = Format(
     parse=_parse,
     holds_ids=_holds_ids,
     token_id_keys=frozenset({"nodes", "traces"}),
+    is_served=True,
 )

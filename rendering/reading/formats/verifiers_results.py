@@ -294,4 +294,5 @@ FORMAT = Format(
     holds_ids=_holds_ids,
     token_id_keys=frozenset({"trajectory"}),
     open_keys=OPEN_KEYS | {"tool_defs"},
+    is_served=True,
 )

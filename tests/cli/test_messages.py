@@ -1,0 +1,56 @@
+"""`--messages`, and what `render` says of messages that were changed or not printed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+
+from tokscore.dataset.manifest import read_manifest
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+SAMPLE = Path(__file__).parents[1] / "data" / "tau_airline_sample.jsonl"
+
+
+def test_published_trajectories_render_with_notes_of_what_was_changed(
+    tokscore: Run, qwen3: Path, tmp_path: Path
+) -> None:
+    finished = tokscore("render", SAMPLE, "-m", qwen3, "-o", tmp_path / "out", "--format", "json")
+    assert finished.returncode == 0, finished.stderr
+    records = [json.loads(line)["messages"] for line in SAMPLE.read_text().splitlines()]
+    n_null = sum(message["content"] is None for messages in records for message in messages)
+    assert json.loads(finished.stdout)["changed"] == {"empty_content_added": n_null}
+    assert f"as servers show them: empty_content_added {n_null}" in finished.stderr
+    assert read_manifest(tmp_path / "out").settings["messages"] == "auto"
+    flags = pl.read_parquet(tmp_path / "out/messages/*.parquet").filter(
+        pl.col("flags").list.contains("empty_content_added")
+    )
+    assert len(flags) == n_null
+
+
+def test_as_is_refuses_them_and_says_what_works(tokscore: Run, qwen3: Path, tmp_path: Path) -> None:
+    finished = tokscore("render", SAMPLE, "-m", qwen3, "-o", tmp_path / "out", "--messages", "as-is")
+    assert finished.returncode == 3
+    assert "].content is missing" in finished.stderr
+    assert "--messages auto" in finished.stderr
+
+
+def test_keys_that_were_not_printed_are_counted_by_name(
+    tokscore: Run, tiny_model: Path, write_jsonl: Callable[..., Path], tmp_path: Path
+) -> None:
+    call = {"name": "f", "arguments": "{}"}
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "a", "function_call": call},
+    ]
+    path = write_jsonl(
+        {"messages": [*messages, {**messages[1], "re\x1bfusal": "no"}]}, {"messages": messages}
+    )
+    finished = tokscore("render", path, "-m", tiny_model, "-o", tmp_path / "out", "--format", "json")
+    assert finished.returncode == 0, finished.stderr
+    assert json.loads(finished.stdout)["not_printed"] == {"function_call": 3, "re\x1bfusal": 1}
+    assert "function_call of 3 messages was not printed." in finished.stderr
+    assert "re\\x1bfusal of 1 message was not printed." in finished.stderr
