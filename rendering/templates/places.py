@@ -20,12 +20,16 @@ _OBJECT = re.compile(r"\"dict\"|not dict|'dict object' has no attribute '(?:star
 Path = tuple[str | int, ...]
 
 
-def place_of(error: BaseException) -> str:
-    """What the template was printing, such as `messages[3].content is missing`; empty if unknown."""
+def place_of(error: BaseException, text: str) -> str:
+    """What the template was printing, such as `messages[3].content is missing`; empty if unknown.
+
+    Args:
+        error: As it left the template.
+        text: Of the error, with the names of Python's own types.
+    """
     inside = _inside(error.__traceback__)
     if not inside:
         return ""
-    text = str(error)
     if missing := _MISSING.search(text):
         for path, value in inside:
             if missing[1] not in value:

@@ -203,25 +203,27 @@ def render_template(
     except jinja2.exceptions.SecurityError as error:
         raise ConversationError(f"the chat template does something unsafe: {error.message}") from error
     except jinja2.exceptions.TemplateError as error:
-        reason = _plain_names(error.message or "") + _place(error, messages)
+        reason = _plain_names(error.message or "")
+        reason += _place(error, reason, messages)
         raise RefusedError(
             f"the chat template refuses the conversation: {reason}", hint=_TEMPLATE_HINT
         ) from error
     except (RecursionError, TemplateLimitError):
         raise
     except Exception as error:  # A template can fail in any way.
-        reason = f"{type(error).__name__}: {_plain_names(str(error))}{_place(error, messages)}"
+        reason = f"{type(error).__name__}: {_plain_names(str(error))}"
+        reason += _place(error, reason, messages)
         raise RefusedError(
             f"the chat template fails on the conversation: {reason}", hint=_TEMPLATE_HINT
         ) from error
     return RenderedText(plain(text), merge_runs(text._runs))
 
 
-def _place(error: BaseException, messages: Sequence[Mapping[str, Any]]) -> str:  # Any: JSON values
+def _place(error: BaseException, text: str, messages: Sequence[Mapping[str, Any]]) -> str:  # Any: JSON values
     """Where the template was, and the first role that templates need not know, as an addition to an error."""
     unusual = next((i for i, each in enumerate(messages) if each.get("role") not in _USUAL_ROLES), None)
     role = (
         "" if unusual is None else f"messages[{unusual}] has the role {str(messages[unusual].get('role'))!r}"
     )
-    found = ", ".join(filter(None, (place_of(error), role)))
+    found = ", ".join(filter(None, (place_of(error, text), role)))
     return f" ({found})" if found else ""

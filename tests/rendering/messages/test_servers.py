@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("vllm")
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 from tokscore.dataset.tokens import MessageFlag  # noqa: E402
 from tokscore.rendering.messages.changes import CHANGES, Change, change_messages  # noqa: E402
