@@ -13,6 +13,7 @@ from tokscore.analytics.trajectories.counts import branch_counts, trace_counts
 from tokscore.dataset.tokens import FailedConversation, message_counts
 from tokscore.rendering import Conversation, ConversationError, RenderedTokens, Renderer
 from tokscore.rendering.conversations.trace import Node, NodeTokens, Trace, Usage, linear
+from tokscore.rendering.messages.forms import MessageForm
 from tokscore.rendering.reading.formats import load_format, parse_record
 from tokscore.rendering.reading.formats.format import Place
 from tokscore.rendering.recorded_ids.attribute import attribute_recorded, branch_items
@@ -127,7 +128,7 @@ def test_a_role_passes_through_and_a_refusal_names_it(families: Families, role: 
     tokens = families.renderer("smolvlm").render(conversation)
     assert tokens.messages[0].role == role
     with pytest.raises(ConversationError, match=f"Unexpected message role.*{role}"):
-        families.renderer("qwen3_5_think").render(conversation)
+        families.renderer("qwen3_5_think", messages=MessageForm.AS_IS).render(conversation)
 
 
 def test_a_template_variable_changes_the_ids_and_is_among_the_settings(
@@ -207,8 +208,17 @@ def test_arguments_that_are_encoded_twice_are_reported(
     assert "arguments_encoded_twice" not in flags(tokens)[1]
 
 
+@pytest.mark.parametrize(
+    ("form", "failing"),
+    [(MessageForm.AS_IS, [True, True, True, False]), (MessageForm.AUTO, [False, True, False, False])],
+)
 def test_arguments_that_a_template_cannot_iterate_are_one_error_each(
-    families: Families, qwen3: Path, write_jsonl: Callable[..., Path], tmp_path: Path
+    families: Families,
+    qwen3: Path,
+    write_jsonl: Callable[..., Path],
+    tmp_path: Path,
+    form: MessageForm,
+    failing: list[bool],
 ) -> None:
     template = tmp_path / "template.jinja"
     template.write_text(families.templates["qwen3_5_think"])
@@ -216,9 +226,9 @@ def test_arguments_that_a_template_cannot_iterate_are_one_error_each(
         {"messages": [user("q"), assistant("", tool_calls=[call(arguments)])]}
         for arguments in ("", "[1]", None, {"p": "x"})
     ]
-    source = open_source([str(write_jsonl(*records))], str(qwen3), template=template)
+    source = open_source([str(write_jsonl(*records))], str(qwen3), template=template, messages=form)
     found = [item for part in source.parts for item in source.read(part)]
-    assert [isinstance(item, FailedConversation) for item in found] == [True, True, True, False]
+    assert [isinstance(item, FailedConversation) for item in found] == failing
 
 
 @pytest.mark.parametrize("template", ["qwen3", "llama3", "gemma", "deepseekv3"])

@@ -77,8 +77,9 @@ def test_vllm_refuses_calls_without_their_type(tiny_model: Path, call: Message) 
 
 def test_vllm_refuses_an_empty_list_of_tools() -> None:
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.exceptions import VLLMValidationError
 
-    with pytest.raises(ValueError, match="tools"):
+    with pytest.raises(VLLMValidationError, match="tools"):
         ChatCompletionRequest(model="m", messages=[USER], tools=[])
 
 
