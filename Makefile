@@ -15,12 +15,12 @@ PYTHON311 := $(shell for python in "$(PYTHON)" python3.11; do \
 VLLM_ENV := $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(if $(PYTHON311),.venv-vllm))
 
 .NOTPARALLEL:
-.PHONY: help demo test lint types unit vllm models assets clean env-demo env-test env-vllm
+.PHONY: help demo test lint types unit slow vllm models assets clean env-demo env-test env-vllm
 
 help:
 	@echo "make demo    install tokscore, build two small models, render, score and compare the examples"
 	@echo "make test    install what the tests need, then run lint, types and all tests"
-	@echo "make lint | types | unit | vllm    one part of make test"
+	@echo "make lint | types | unit | slow | vllm    one part of make test; unit leaves out long sweeps"
 	@echo "make models  build the two models in $(TOKSCORE_CACHE)/models"
 	@echo "make assets  fetch the templates and tokenizers of the tests into $(TOKSCORE_CACHE)/assets"
 	@echo "make clean   remove environments, caches and demo output from this folder"
@@ -28,7 +28,7 @@ help:
 demo: models
 	@bash examples/demo.sh "$(TOKSCORE_CACHE)/models"
 
-test: lint types unit vllm
+test: lint types unit slow vllm
 
 lint: env-test
 	@echo "== ruff"
@@ -42,7 +42,11 @@ types: env-test
 
 unit: env-test models assets
 	@echo "== pytest"
-	@$(PYTEST_ENV) .venv/bin/python -m pytest -n 2 -m "not vllm and not gpu"
+	@$(PYTEST_ENV) .venv/bin/python -m pytest -n 2 -m "not slow and not vllm and not gpu"
+
+slow: env-test models assets
+	@echo "== pytest, long sweeps"
+	@$(PYTEST_ENV) .venv/bin/python -m pytest -n 2 -m "slow and not vllm and not gpu"
 
 ifneq ($(VLLM_ENV),)
 vllm: env-vllm models assets

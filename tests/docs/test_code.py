@@ -15,7 +15,7 @@ import pytest
 from tokscore.rendering import ChatTokenizer, RenderedTokens, Renderer
 
 pytestmark = pytest.mark.model
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 MODEL = "smollm2-135m-instruct"
 _BLOCK = re.compile(r"^```(python)?\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 
@@ -27,13 +27,14 @@ RunPage = Callable[[str], Names]
 def run_page(teacher_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunPage]:
     """Run the code of a page beside the model; its names, and what each block printed."""
     folder = tmp_path_factory.mktemp("page")
-    (folder / MODEL).symlink_to(teacher_model)
+    for name in (MODEL, "MODEL"):
+        (folder / name).symlink_to(teacher_model)
     pages: dict[str, Names] = {}
 
     def run(page: str) -> Names:
         if page not in pages:
             pages[page] = names = {"printed": []}
-            for language, text in _BLOCK.findall((DOCS / page).read_text(encoding="utf-8")):
+            for language, text in _BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
                 if language:
                     printed = io.StringIO()
                     with contextlib.redirect_stdout(printed):
@@ -52,13 +53,19 @@ def rounded(text: str) -> str:
     return re.sub(r"-?\d+\.\d{2,}", lambda found: f"{float(found[0]):.1f}", text)
 
 
-@pytest.mark.parametrize("page", ["training.md", "incremental.md"])
+@pytest.mark.parametrize("page", ["docs/training.md", "docs/incremental.md"])
 def test_the_code_of_a_page_prints_what_it_shows(page: str, run_page: RunPage) -> None:
-    blocks = _BLOCK.findall((DOCS / page).read_text(encoding="utf-8"))
+    blocks = _BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
     shown = [text for language, text in blocks if not language]
     printed = [text for text in run_page(page)["printed"] if text]
     assert len(shown) > 3
     assert [rounded(text) for text in printed] == [rounded(text) for text in shown]
+
+
+def test_the_code_of_the_readme_runs(run_page: RunPage) -> None:
+    scores = run_page("README.md")["scores"]
+    assert scores.columns == ["position", "role", "logprob"]
+    assert scores["logprob"].null_count() == 1
 
 
 FORGETFUL = """{% for m in messages %}<|im_start|>{{ m.role }}
@@ -71,7 +78,7 @@ def test_a_rollout_that_is_rendered_again_has_every_target_once(
     run_page: RunPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The roll_out of the page, with a template that drops earlier answers."""
-    names = run_page("training.md")
+    names = run_page("docs/training.md")
     sampled: list[list[int]] = []
 
     def sample(prompt_ids: np.ndarray[Any, Any]) -> list[int]:

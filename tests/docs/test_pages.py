@@ -48,7 +48,7 @@ from tokscore.scoring.selfcheck import Chosen, Line, NoiseFloor, SelfCheck
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 
@@ -251,14 +251,16 @@ def test_every_reason_for_unknown_tokens_is_explained() -> None:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("command", ["render", "drift"])
-def test_the_readme_shows_what_the_commands_print(
-    command: str, tokscore: Run, teacher_model: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("page", "command"), [("README.md", "render"), ("docs/tour.md", "render"), ("docs/tour.md", "drift")]
+)
+def test_a_page_shows_what_the_commands_print(
+    page: str, command: str, tokscore: Run, teacher_model: Path, tmp_path: Path
 ) -> None:
     """The examples that need no scores; shortened outputs, so every line has to be in the whole one."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / page).read_text(encoding="utf-8")
     found = re.search(
-        rf"^ {{4}}tokscore ({command} [^\n]*)\n\n```\n(.*?)^```", readme, re.DOTALL | re.MULTILINE
+        rf"^ {{4}}tokscore ({command} [^\n]*)\n\n```\n(.*?)^```", text, re.DOTALL | re.MULTILINE
     )
     assert found is not None
     places = {"MODEL": str(teacher_model), "tokens": str(tmp_path / "tokens")}
