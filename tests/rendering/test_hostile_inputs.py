@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.sweeps import sweep
 from tokscore.dataset.tokens import FailedConversation
 from tokscore.rendering import ChatTokenizer, Conversation, RenderedTokens, Renderer
 from tokscore.rendering.source import open_source
@@ -115,6 +116,7 @@ def rendered(model: Path, messages: list[dict[str, str]], *, number: int = 0) ->
     return tokens, time.process_time() - started
 
 
+@pytest.mark.slow
 def test_time_grows_with_the_number_of_messages(tiny_model: Path) -> None:
     _, few_s = rendered(tiny_model, chat(1_000))
     tokens, many_s = rendered(tiny_model, chat(10_000))
@@ -122,9 +124,10 @@ def test_time_grows_with_the_number_of_messages(tiny_model: Path) -> None:
     assert many_s < 40 * few_s  # ten times the messages; garbage collection takes more of more
 
 
-@pytest.mark.parametrize(
-    "content", ["word " * 200_000, "a" * 10**6, "\0" * 10**6, "🎉" * 250_000, "\n" * 10**6]
-)
+MEGABYTES = ["word " * 200_000, "a" * 10**6, "\0" * 10**6, "🎉" * 250_000, "\n" * 10**6]
+
+
+@pytest.mark.parametrize("content", sweep(MEGABYTES, quick=MEGABYTES[:1]))
 def test_a_message_of_a_megabyte_renders(tiny_model: Path, content: str) -> None:
     tokens, elapsed_s = rendered(tiny_model, [{"role": "user", "content": content}])
     assert tokens.is_content.sum() == len(content.encode())

@@ -96,6 +96,7 @@ def index_differences(tokens: RenderedTokens, theirs: list[int]) -> set[str]:
     return kinds
 
 
+@pytest.mark.slow
 def test_masks_and_message_indices_equal_those_of_hand_written_renderers(
     families: Families, peer: Any
 ) -> None:

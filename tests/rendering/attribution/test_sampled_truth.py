@@ -36,6 +36,7 @@ def sampled_texts(renderer: Renderer, tokens: RenderedTokens) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_the_rule_agrees_with_generation_tags_but_for_named_policies(families: Families) -> None:
     outcome: Counter[str] = Counter()
     by_policy: Counter[Policy] = Counter()

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.sweeps import sweep
 from tokscore.rendering import ChatTokenizer
 from tokscore.rendering.attribution.token_bytes import TokenBytes
 
@@ -51,7 +52,7 @@ def texts(n: int, n_pieces: int) -> list[str]:
     return ["".join(rng.choices(PIECES, k=rng.randrange(1, n_pieces))) for _ in range(n)]
 
 
-@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("name", sweep(TOKENIZERS, quick=["qwen3"]))
 def test_bytes_and_offsets_give_the_same_characters(assets: Path, name: str) -> None:
     tokenizer = load(assets, name)
     aligned_by_bytes = 0
@@ -64,7 +65,7 @@ def test_bytes_and_offsets_give_the_same_characters(assets: Path, name: str) -> 
     assert aligned_by_bytes > 250  # the others hold characters that a normaliser changes, or a literal "▁"
 
 
-@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("name", sweep(TOKENIZERS, quick=["qwen3"]))
 def test_long_texts_have_the_ids_of_the_whole(assets: Path, name: str) -> None:
     tokenizer = load(assets, name)
     for text in texts(4, 20_000):

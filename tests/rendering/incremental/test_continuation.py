@@ -24,6 +24,7 @@ from tests.rendering.samples import (
     tool,
     user,
 )
+from tests.sweeps import sweep
 from tokscore.dataset.tokens import MessageFlag
 from tokscore.rendering import (
     Continuation,
@@ -208,7 +209,7 @@ def load_bytes(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Load:
     return lambda template: byte_renderer(folder, assets, template)
 
 
-@pytest.mark.parametrize("template", REAL_TEMPLATES)
+@pytest.mark.parametrize("template", sweep(REAL_TEMPLATES, quick=["glm4moe"]))
 @settings(max_examples=30, derandomize=True, deadline=None)
 @given(data=st.data(), openers=st.tuples(st.booleans(), st.booleans()))
 def test_any_continuation_keeps_the_ids_and_equals_the_whole(
@@ -230,7 +231,7 @@ def test_any_continuation_keeps_the_ids_and_equals_the_whole(
         assert len(result.relative()) == len(whole) - len(tokens)
 
 
-@pytest.mark.parametrize("template", REAL_TEMPLATES)
+@pytest.mark.parametrize("template", sweep(REAL_TEMPLATES, quick=["glm4moe"]))
 @settings(max_examples=30, derandomize=True, deadline=None)
 @given(data=st.data())
 def test_any_answer_is_kept_and_followed_by_what_the_template_prints(

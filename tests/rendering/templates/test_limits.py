@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.sweeps import sweep
 from tokscore.dataset.errors import ConversationError, InputError
 from tokscore.rendering.templates.limits import TemplateLimitError, TemplateLimits
 from tokscore.rendering.templates.render import check_template, render_template
@@ -109,12 +110,12 @@ def stopped(template: str, messages: Any = MESSAGES) -> ConversationError:
     return caught.value
 
 
-@pytest.mark.parametrize("name", ENDLESS)
+@pytest.mark.parametrize("name", sweep(ENDLESS, quick=list(ENDLESS)[::4]))
 def test_a_template_that_never_ends_is_stopped(name: str) -> None:
     assert isinstance(stopped(ENDLESS[name]), TemplateLimitError)
 
 
-@pytest.mark.parametrize("name", ENORMOUS)
+@pytest.mark.parametrize("name", sweep(ENORMOUS, quick=list(ENORMOUS)[::8]))
 def test_a_template_that_builds_too_much_is_stopped(name: str) -> None:
     assert isinstance(stopped(ENORMOUS[name]), TemplateLimitError)
 

@@ -13,6 +13,7 @@ import pytest
 from tests.rendering.families import Families
 from tests.rendering.mistral import mistral_templates
 from tests.rendering.shapes import SHAPES
+from tests.sweeps import sweep
 from tokscore.rendering import ConversationError
 from tokscore.rendering.templates.origins import UNTRACKED
 from tokscore.rendering.templates.render import prepare_messages, render_template
@@ -61,6 +62,7 @@ def compare(tokenizer: Any, name: str, template: str) -> Counter[str]:
     return outcome
 
 
+@pytest.mark.slow
 def test_all_templates_of_trl_render_as_in_transformers(families: Families, qwen3: Path) -> None:
     from transformers import AutoTokenizer
 
@@ -73,7 +75,7 @@ def test_all_templates_of_trl_render_as_in_transformers(families: Families, qwen
     assert outcome["equal"] > 4 * outcome["refused"], outcome
 
 
-@pytest.mark.parametrize("name", ["qwen3", "llama3_1", "gemma3", "deepseek_v3"])
+@pytest.mark.parametrize("name", sweep(["qwen3", "llama3_1", "gemma3", "deepseek_v3"], quick=["qwen3"]))
 def test_the_template_of_a_tokenizer_renders_as_in_transformers(assets: Path, name: str) -> None:
     from transformers import AutoTokenizer
 
@@ -82,6 +84,7 @@ def test_the_template_of_a_tokenizer_renders_as_in_transformers(assets: Path, na
     assert outcome["equal"] > outcome["refused"], outcome
 
 
+@pytest.mark.slow
 def test_the_templates_of_mistral_render_as_in_transformers(assets: Path, qwen3: Path) -> None:
     from transformers import AutoTokenizer
 
