@@ -1,4 +1,4 @@
-"""What comparing two score datasets costs, against reading them.
+"""Time and memory of comparing two score datasets, against reading them.
 
     python benchmarks/divergence.py
     python benchmarks/divergence.py --tokens 5000000 --folder DIR --reference bounds_reference.py

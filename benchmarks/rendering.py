@@ -1,4 +1,4 @@
-"""What attributed rendering costs, against plain `apply_chat_template(tokenize=True)`.
+"""Time of attributed rendering, against plain `apply_chat_template(tokenize=True)`.
 
     python benchmarks/rendering.py --tokenizer DIR --template FILE
     python benchmarks/rendering.py --tokenizer DIR --template FILE --megabytes 150

@@ -1,4 +1,4 @@
-"""What log-probabilities cost on top of the model's own forward pass.
+"""Time of log-probabilities on top of the model's own forward pass.
 
     python benchmarks/scoring.py --model DIR
     python benchmarks/scoring.py --dummy-config config.json
@@ -72,7 +72,7 @@ RAW_GPU_MEMORY = 0.8
 
 
 class Settings(NamedTuple):
-    """What every way is told.
+    """Settings of every way to score.
 
     Attributes:
         model: Directory.

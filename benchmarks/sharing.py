@@ -1,4 +1,4 @@
-"""What counting and sharing the tokens of branches cost.
+"""Time and memory of counting and sharing the tokens of branches.
 
     python benchmarks/sharing.py --tokenizer DIR --template FILE
 

@@ -1,4 +1,4 @@
-"""What `tokscore diff` compares: datasets as they are, or models that first score conversations."""
+"""The two sides of `tokscore diff`: datasets as they are, or models that first score conversations."""
 
 from __future__ import annotations
 

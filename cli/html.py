@@ -41,7 +41,7 @@ def check(path: Path | None) -> None:
 
 
 class DiffSettings(NamedTuple):
-    """What a comparison was made with: weight of the teacher, file of the noise floor, what an error does."""
+    """Settings of a comparison: weight of the teacher, file of the noise floor, what an error does."""
 
     alpha: float
     noise_floor: Path | None

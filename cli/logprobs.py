@@ -228,7 +228,7 @@ def _note_summary(summary: ScoreSummary) -> None:
 def _cost(
     out: Path | None, manifest: Manifest, shard: Shard, size: PlanSize, tokens_per_s: float | None
 ) -> PlanCost:
-    """What is left to do of a plan, by parts of equal size."""
+    """Cost of the parts that are left, which are taken to be of equal size."""
     from tokscore.dataset.errors import InputError
     from tokscore.dataset.manifest import read_manifest
     from tokscore.dataset.reading import finished_parts

@@ -70,5 +70,5 @@ def opened(path: Path, **options: Any) -> pq.ParquetFile:  # Any: of pyarrow
 
 
 def damaged(path: Path, error: Exception) -> InputError:
-    """What to raise where a Parquet file cannot be read."""
+    """The error to raise where a Parquet file cannot be read."""
     return InputError(f"{path} is damaged ({error}). Write the dataset again.")

@@ -76,7 +76,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class TokenizerIdentity(msgspec.Struct, frozen=True):
-    """What turns text into ids: equal hashes, equal ids.
+    """Identity of a tokenizer: equal hashes give equal ids.
 
     Attributes:
         name: Base name of the directory, or the hub id.
@@ -94,7 +94,7 @@ class TokenizerIdentity(msgspec.Struct, frozen=True):
 
 
 class ModelIdentity(msgspec.Struct, frozen=True):
-    """What scored the tokens.
+    """Identity of the model and engine that scored the tokens.
 
     Attributes:
         name: Base name of the directory, or the hub id.

@@ -167,7 +167,7 @@ def manifest_differences(existing: Manifest, wanted: Manifest) -> list[str]:
 
 
 class Footer(NamedTuple):
-    """What the end of a Parquet file says.
+    """The footer of a Parquet file.
 
     Attributes:
         plan_hash: Of the manifest it was written for; empty where a file says nothing.
@@ -256,7 +256,7 @@ class Dataset:
         return sum(self.footer(path).n_rows for path in self.files("conversations"))
 
     def footer(self, path: Path) -> Footer:
-        """What the end of one of the `files` said when the dataset was opened."""
+        """The footer of one of the `files`, as it was when the dataset was opened."""
         return self._footers[path]
 
     def check_some_succeeded(self, what: str) -> None:

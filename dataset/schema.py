@@ -11,7 +11,7 @@ ROW_GROUP_ROWS = 131_072
 
 
 class DatasetKind(StrEnum):
-    """What a dataset holds a row for each token of; also the name of that folder."""
+    """Kind of a dataset, and the name of the folder with a row for each token."""
 
     TOKENS = "tokens"
     SCORES = "scores"

@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
     @property
     def key(self) -> tuple[str, int]:
-        """What conversations are matched by."""
+        """The key by which conversations are matched."""
         return self.conversation_id, self.branch
 
 

@@ -31,7 +31,7 @@ _COLUMNS = (
 
 
 class MessageFlag(StrEnum):
-    """What a reader should know about a message."""
+    """Something unusual that a reader should know about a message."""
 
     CONTROL_TOKENS = "control_tokens_in_content"  # its text holds ids such as <|im_start|>
     NO_STOP_RENDERED = "no_stop_rendered"  # nothing that ends the turn was printed
@@ -61,7 +61,7 @@ NOT_PRINTED = "not_printed:"
 
 
 class MessageFacts(NamedTuple):
-    """What rendering found out about one message.
+    """Facts that rendering found out about one message.
 
     Attributes:
         role: As in the input.
@@ -279,7 +279,7 @@ def _same(mine: NDArray[np.generic], theirs: object) -> bool:
 
 
 class ConversationRow(NamedTuple):
-    """What a dataset says of a conversation besides its tokens.
+    """The row of one conversation: all that a dataset says of it besides its tokens.
 
     Attributes:
         conversation_id: Unique in the dataset.

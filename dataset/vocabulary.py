@@ -47,7 +47,7 @@ def vocabulary_bytes(dataset: Dataset) -> dict[int, bytes]:
 
 
 class TokenText(NamedTuple):
-    r"""What one id stands for.
+    r"""Text and bytes that one id stands for.
 
     Attributes:
         text: Its characters; where it has none of its own, its bytes as `\xe4\xbd`, or `[id 7]` for an id

@@ -26,7 +26,7 @@ def command_names() -> list[str]:
 
 
 def command_page(name: str) -> str:
-    """What `tokscore NAME --help` says, as a page."""
+    """The text of `tokscore NAME --help` as a page."""
     group = _group()
     context = typer.Context(group, info_name="tokscore", auto_envvar_prefix="TOKSCORE")
     command = group.commands[name]

@@ -1,4 +1,4 @@
-"""What the written pages share: tables, and descriptions out of docstrings."""
+"""Tables, and descriptions out of docstrings, for the generated pages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _cell(text: str) -> str:
 
 
 def attributes(cls: type) -> dict[str, str]:
-    """What the Attributes of a docstring say, on one line each, with JSON's null for None."""
+    """The Attributes of a docstring, on one line each, with JSON's null for None."""
     section = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:\n")[2].partition("\n\n")[0]
     found: dict[str, str] = {}
     for line in section.splitlines():

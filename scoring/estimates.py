@@ -16,7 +16,7 @@ RATE_KEY = "tokscore.tokens_per_s"
 
 
 class RunEstimate(NamedTuple):
-    """What a run will cost.
+    """Estimated size and time of a run.
 
     Attributes:
         bytes_per_token: Of the score table.

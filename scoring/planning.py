@@ -1,4 +1,4 @@
-"""What a run will score: everything is read once, before the engine starts."""
+"""The plan of a scoring run: everything is read once, before the engine starts."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 class RunPlan(NamedTuple):
-    """What the open parts hold.
+    """Counts over the parts that are still to be scored.
 
     Attributes:
         n_sequences: Conversations that can be scored.
-        n_for_engine: Of these, with a token to be scored.
-        n_tokens: Of the sequences for the engine.
-        longest: Of the same, tokens.
+        n_for_engine: Those of them with a token to be scored.
+        n_tokens: Tokens of the sequences for the engine.
+        longest: Tokens of the longest of these.
     """
 
     n_sequences: int
@@ -42,7 +42,7 @@ class RunPlan(NamedTuple):
     longest: int
 
     def plus(self, other: RunPlan) -> RunPlan:
-        """Of both together."""
+        """The counts of both together."""
         return RunPlan(
             self.n_sequences + other.n_sequences,
             self.n_for_engine + other.n_for_engine,
@@ -52,13 +52,13 @@ class RunPlan(NamedTuple):
 
 
 class PartReading(NamedTuple):
-    """What one part holds.
+    """One part, read.
 
     Attributes:
-        plan: Of this part alone.
-        n_records: Read; the branches of one count once.
-        n_tokens: Read, with those that cannot be scored.
-        blocks: For the spool.
+        plan: Counts of this part alone.
+        n_records: Records read; one with several branches counts once.
+        n_tokens: Tokens read, also of conversations that cannot be scored.
+        blocks: Rows for the spool.
     """
 
     plan: RunPlan
@@ -69,14 +69,14 @@ class PartReading(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadJob:
-    """Reads parts and tells what can be scored.
+    """Reads parts and decides which conversations can be scored.
 
     Attributes:
         source: Yields the conversations.
         spec: The model.
         selection: Which tokens get scores.
         max_length: Most tokens that the user wants in a sequence.
-        on_error: What a conversation does that cannot be scored.
+        on_error: Whether a conversation that cannot be scored ends the run.
     """
 
     source: TokenSource
@@ -133,12 +133,12 @@ def plan_run(
     """Read parts into the spool, with what cannot be scored as failures.
 
     Args:
-        job: What to read.
-        parts: Of its source.
-        spool: Takes them.
-        workers: Processes that read; few parts are read here.
-        reading: Called as records are read, the branches of one counted once; with several workers after each
-            part.
+        job: The reading.
+        parts: Parts of its source.
+        spool: Where the conversations go.
+        workers: Processes that read; few parts are read in this one.
+        reading: Called with records and tokens so far, a record with branches counted once; after each
+            conversation, or after each part where several processes read.
 
     Raises:
         ConversationError: A conversation cannot be scored and the job's `on_error` is fail.

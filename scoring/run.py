@@ -50,7 +50,7 @@ Outcome = SequenceScores | EngineFailure
 
 
 class ScoreSummary(NamedTuple):
-    """What a run did.
+    """Summary of a run.
 
     Attributes:
         n_conversations: Written now.
@@ -216,7 +216,7 @@ class _Clock:
 
 
 class _Waiting(NamedTuple):
-    """What was read and is not written yet; the sequence is None where nothing is to be scored."""
+    """A conversation that was read and not yet written; its sequence is None if nothing is to be scored."""
 
     item: Item
     sequence: TokenSequence | None

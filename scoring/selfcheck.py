@@ -103,7 +103,7 @@ class NoiseFloor(NamedTuple):
 
 
 class SelfCheck(NamedTuple):
-    """What a check found.
+    """The result of a self-check.
 
     Attributes:
         engine: The engine that was checked.
@@ -175,7 +175,7 @@ def choose(source: TokenSource, spec: EngineSpec, max_tokens_total: int = MAX_TO
 
 
 def default_limits(dtype: str) -> Limits:
-    """What is asked of an engine that computes in `dtype`; the widest where it is another."""
+    """The limits for an engine that computes in `dtype`; the widest for other types."""
     return DEFAULT_LIMITS.get(dtype, DEFAULT_LIMITS["bfloat16"])
 
 

@@ -21,7 +21,7 @@ _COOL = ("black on #d0e4f5", "black on #85bcdb", "bold white on #3a7ebf", "bold 
 
 
 class Strip(NamedTuple):
-    """What is printed of one conversation.
+    """One conversation as it is printed.
 
     Attributes:
         conversation: With its messages.

@@ -49,7 +49,7 @@ class TokenSequence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SequenceScores:
-    """What a model says about a sequence: a row per wanted token, in order, given all tokens before it.
+    """Scores of a sequence: a row per wanted token, in order, given all tokens before it.
 
     Where every token of n is wanted, row t is about token t+1 given tokens 0 to t.
 

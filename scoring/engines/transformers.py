@@ -144,7 +144,7 @@ class TransformersEngine:
         ]
 
     def _run(self, batch: list[TokenSequence]) -> tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]:
-        """What the model says at each position, [batch, tokens, width], and what makes logits of it."""
+        """Hidden states at each position, [batch, tokens, width], and the head that makes logits of them."""
         padded = torch.zeros((len(batch), len(batch[0].token_ids)), dtype=torch.int64)
         mask = torch.zeros_like(padded)
         for row, sequence in enumerate(batch):

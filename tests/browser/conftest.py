@@ -42,7 +42,7 @@ class Browser:
         return self.driver.execute_cdp_cmd(name, arguments)
 
     def run(self, script: str, *arguments: object) -> Any:
-        """What JavaScript returns."""
+        """The value that JavaScript returns."""
         return self.driver.execute_script(script, *arguments)
 
     def open(self, path: Path, fragment: str = "") -> None:
@@ -79,7 +79,7 @@ class Browser:
         return list(self.run(script, selector))
 
     def state(self) -> dict[str, str]:
-        """What the address says."""
+        """The fragment of the address."""
         return dict(self.run("return Object.fromEntries(new URLSearchParams(location.hash.slice(1)))"))
 
     def errors(self) -> list[str]:

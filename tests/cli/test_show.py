@@ -48,7 +48,7 @@ def datasets(
 
 @pytest.fixture
 def show(datasets: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Show:
-    """What the command prints to a pipe, `width` columns wide."""
+    """Output of the command to a pipe, `width` columns wide."""
 
     def run(*arguments: str, width: int | None = None, against: bool = False) -> str:
         monkeypatch.delenv("COLUMNS", raising=False)

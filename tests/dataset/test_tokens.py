@@ -1,4 +1,4 @@
-"""What attributed tokens tell about themselves, by example and by law."""
+"""Attributed tokens: counts, spans and slices, by example and by law."""
 
 from __future__ import annotations
 

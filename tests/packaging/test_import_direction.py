@@ -66,12 +66,12 @@ def test_every_room_has_modules() -> None:
 
 
 def name_of(path: Path) -> str:
-    """What the module at this path below the root is imported as."""
+    """Dotted name of the module at this path below the root."""
     return ".".join(["tokscore", *path.with_suffix("").parts]).removesuffix(".__init__")
 
 
 def imports_by_module(sources: Mapping[Path, str]) -> Graph:
-    """What each module imports of the others; inside functions and for type checkers counts like anywhere."""
+    """Imports among the modules; those inside functions and for type checkers count too."""
     known = {name_of(path) for path in sources}
     graph: Graph = {}
     for path, source in sources.items():
@@ -83,7 +83,7 @@ def imports_by_module(sources: Mapping[Path, str]) -> Graph:
 
 
 def imports_by_folder(sources: Mapping[Path, str]) -> Graph:
-    """What the modules of each folder import of other folders."""
+    """Imports among the folders."""
     folder = {name_of(path): str(path.parent) for path in sources}
     graph: Graph = {name: set() for name in folder.values()}
     for module, imported in imports_by_module(sources).items():

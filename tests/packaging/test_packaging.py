@@ -1,4 +1,4 @@
-"""What an installation contains, for each of the three ways to install."""
+"""The contents of an installation, for each of the three ways to install."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def wheel_from_sdist(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def editable_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `pip install -e` asks the build backend for."""
+    """The wheel that `pip install -e` asks the build backend for."""
     out = tmp_path_factory.mktemp("editable")
     run(sys.executable, "-c", f"import hatchling.build as b; b.build_editable({str(out)!r})")
     return only_file(out, "*.whl")
@@ -88,7 +88,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(
     request: pytest.FixtureRequest, environment: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Any:
-    """What the probe sees after installing: JSON, hence Any."""
+    """Output of the probe after installing: JSON, hence Any."""
     archive: Path = request.getfixturevalue(request.param)
     pip = [sys.executable, "-m", "pip", "--python", str(environment), "--disable-pip-version-check"]
     run(*pip, "install", "--quiet", "--no-deps", "--no-index", "--force-reinstall", archive)

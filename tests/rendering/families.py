@@ -33,7 +33,7 @@ _MARKERS = [
 
 
 class Family(NamedTuple):
-    """What the models that share a template have in common.
+    """A group of models that share a template.
 
     Attributes:
         base: Folder of the real tokenizer.

@@ -76,7 +76,7 @@ REFUSED = {
 
 @pytest.fixture
 def outcome(tiny_model: Path, tmp_path: Path) -> Callable[[str], Any]:
-    """What becomes of a record between two good ones."""
+    """The outcome of a record between two good ones."""
 
     def read(record: str) -> Any:
         (tmp_path / "t.jinja").write_text(TOOL_TEMPLATE)

@@ -1,4 +1,4 @@
-"""What a run will score is read alike by one process and by several."""
+"""One process and several read the same plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What transformers would print while it builds or loads a model."""
+"""Messages that transformers would print while it builds or loads a model."""
 
 from __future__ import annotations
 

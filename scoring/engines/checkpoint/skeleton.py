@@ -60,7 +60,7 @@ def check_skeleton(
 def compare(
     config: PretrainedConfig, stored: Mapping[str, Tensor], name: str, *, trust_remote_code: bool = False
 ) -> LoadReport:
-    """What transformers says when it loads weights of these names and shapes; no weight is read.
+    """Messages of transformers when it loads weights of these names and shapes; no weight is read.
 
     Args:
         config: Of the model.

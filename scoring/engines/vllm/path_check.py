@@ -32,7 +32,7 @@ class PathError(Exception):
 
 
 class PathCheck(NamedTuple):
-    """What paths are compared by.
+    """Numbers by which two paths are compared.
 
     Attributes:
         vocab_size: Width of the logits.
@@ -136,7 +136,7 @@ class PathCheck(NamedTuple):
             raise PathError(f"its logprobs are none of vLLM's plain ones at temperature {self.temperature:g}")
 
     def _check_ranks(self, ranks: NDArray[np.int32], plain: SequenceScores) -> None:
-        """What counts is who is likelier, so this is about the plain path's temperature of 1."""
+        """Compare ranks, which no temperature changes, with those of the plain path at temperature 1."""
         logprobs, top = _wide(plain.logprobs)[:, None], _wide(plain.top_logprobs)
         lowest = 1 + (top > logprobs + 2 * self.limit).sum(1)
         highest = np.maximum((top >= logprobs - 2 * self.limit).sum(1), 1)

@@ -1,4 +1,4 @@
-"""What vLLM returns for a prompt, as score arrays."""
+"""vLLM's results for a prompt, as score arrays."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ UNSAFE_ARGUMENTS: dict[str, tuple[tuple[Any, ...], str]] = {  # Any: values of o
 
 
 class VllmSettings(NamedTuple):
-    """What vLLM is started with.
+    """Arguments that vLLM is started with.
 
     Attributes:
         arguments: For `LLM`.

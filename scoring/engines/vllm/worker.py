@@ -1,4 +1,4 @@
-"""What runs inside vLLM's workers: prompt rows scored in one pass, a bounded number at a time.
+"""Code that runs inside vLLM's workers: prompt rows scored in one pass, a bounded number at a time.
 
 vLLM's own step makes log-probabilities of whole prompts, sorts the vocabulary and counts ranks in separate
 passes, and on one of its two model runners holds the logits of a whole batch. Requests that carry `MARK` are

@@ -16,7 +16,7 @@ from tokscore.analytics.report.scored import ScoredConversation
 
 
 def unpacked(text: str) -> dict[str, Any]:
-    """What decode.js does, in Python."""
+    """The same as decode.js, in Python."""
     stored = json.loads(text)
     block = zlib.decompress(base64.b64decode(stored["block"]))
     offset = 0

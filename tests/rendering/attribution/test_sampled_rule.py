@@ -1,4 +1,4 @@
-"""What the rule finds to be sampled, checked by hand: two conversations for each kind of template."""
+"""Sampled text by the rule, checked by hand: two conversations for each kind of template."""
 
 from __future__ import annotations
 

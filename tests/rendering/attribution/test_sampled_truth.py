@@ -27,7 +27,7 @@ def without_tags(template: str) -> str:
 
 
 def sampled_texts(renderer: Renderer, tokens: RenderedTokens) -> list[str]:
-    """What was sampled of each assistant message."""
+    """Sampled text of each assistant message."""
     decode = renderer.tokenizer.hf.decode
     return [
         decode(tokens.token_ids[(tokens.sampled_mask == 1) & (tokens.message_indices == i)])

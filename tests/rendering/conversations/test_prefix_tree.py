@@ -1,4 +1,4 @@
-"""What sequences have in common."""
+"""Prefixes that sequences share."""
 
 from __future__ import annotations
 

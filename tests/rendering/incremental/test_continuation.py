@@ -131,7 +131,7 @@ def refused(result: Continuation | NotContinued) -> str:
 
 
 def attribution(tokens: RenderedTokens) -> list[tuple[object, ...]]:
-    """What is known of each token, in a form that does not depend on the order of the sources."""
+    """Attribution of each token, in a form that does not depend on the order of the sources."""
     columns = (tokens.token_ids, tokens.message_indices, tokens.sampled_mask, tokens.is_content)
     sources = [tokens.sources[code] for code in tokens.source_codes]
     return list(zip(*(column.tolist() for column in columns), sources, strict=True))

@@ -39,7 +39,7 @@ def dialogue(n_turns: int, *, thinks: bool) -> list[dict[str, Any]]:
 
 
 def pieces_of(messages: list[dict[str, Any]], header: str = HEADER) -> Pieces:
-    """What an agent loop records: prompts end with a header, answers with their stop."""
+    """Records of an agent loop: prompts end with a header, answers with their stop."""
     found: Pieces = []
     for i, message in enumerate(messages):
         if message["role"] == "user":

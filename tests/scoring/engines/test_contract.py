@@ -1,4 +1,4 @@
-"""What every engine must do, on a tiny random model."""
+"""The contract that every engine keeps, on a tiny random model."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Tiny = Callable[[str], Path]
 
 
 def compared(path: Path) -> str | None:
-    """What is found without loading a weight, as vLLM's engine does it."""
+    """The check that loads no weight, as vLLM's engine does it."""
     model = find_model(str(path))
     return compare(load_config(path, model.name), model.tensors(), model.name).left_out(model.name)
 

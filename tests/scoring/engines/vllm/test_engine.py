@@ -22,7 +22,7 @@ MEAN_ATOL = 2e-5
 
 
 def flat(n_rows: int = 2, top_k: int = 1) -> SimpleNamespace:
-    """What vLLM returns for the ids 4, 5, 6: at each position the token, then the most likely id."""
+    """vLLM's result for the ids 4, 5, 6: at each position the token, then the most likely id."""
     n = n_rows * (top_k + 1)
     return SimpleNamespace(
         start_indices=[0, *range(0, n, top_k + 1)],
