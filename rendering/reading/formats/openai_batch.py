@@ -37,7 +37,6 @@ IDS_UNUSED_STATUS = "recorded_ids_unused"
 _OK = 200
 _LONGEST_ERROR = 200
 _IDS = "a list of token ids"
-_MESSAGE_FIELDS = ("role", "content", "reasoning_content", "reasoning", "tool_calls", "name")
 
 
 class _Answers(NamedTuple):
@@ -247,7 +246,7 @@ def _answer_nodes(answers: _Answers, prompt: Sequence[Node]) -> list[Node]:
 def _message(choice: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     given = need(choice, "message", dict, path, "the message of the assistant")
     message = {"role": "assistant"} | {
-        key: given[key] for key in _MESSAGE_FIELDS if given.get(key) not in (None, [])
+        key: value for key, value in given.items() if value is not None and value != []
     }
     message.setdefault("content", None)
     check_message(message, f"{path}.message")

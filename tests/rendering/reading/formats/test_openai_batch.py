@@ -53,6 +53,24 @@ def test_batch_ids_and_logprobs_are_those_of_the_server() -> None:
     assert second.logprobs is None
 
 
+def test_batch_answers_keep_every_key_that_holds_something() -> None:
+    record = batch("plain")
+    given = record["response"]["body"]["choices"][0]["message"]
+    given |= {
+        "refusal": None,
+        "annotations": [],
+        "reasoning_details": [{"text": "r"}],
+        "function_call": {"name": "f"},
+    }
+    found = trace(BATCH, record).nodes[1].messages[0]
+    assert found == {
+        "role": "assistant",
+        "content": "Hello!",
+        "reasoning_details": [{"text": "r"}],
+        "function_call": {"name": "f"},
+    }
+
+
 def test_batch_answer_without_ids_is_kept_with_its_usage() -> None:
     found = trace(BATCH, batch("plain"))
     assert said(found) == [[("user", "Hi"), ("assistant", "Hello!")]]
