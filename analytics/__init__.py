@@ -27,9 +27,10 @@ from tokscore.analytics.divergence.intervals import (
 from tokscore.analytics.divergence.topk import TokenError, TopK
 from tokscore.analytics.frames import diff, stats
 from tokscore.analytics.gates import breaches, parse_gate
-from tokscore.analytics.groups.grouping import GroupBy, Grouping, group_label, parse_group_by
+from tokscore.analytics.groups.grouping import Grouping, group_label, parse_group_by
 from tokscore.analytics.groups.stats import StatsReport, StatsRow, stats_report
 from tokscore.analytics.mismatch import MismatchReport, mismatch
+from tokscore.dataset.choices import GroupBy
 
 __all__ = [
     "Bounds",

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tokscore.analytics.comparison.content_alignment import Align
 from tokscore.analytics.comparison.diff import diff_report
-from tokscore.analytics.divergence.sampled_kl import Sampler
 from tokscore.analytics.groups.stats import stats_report
 from tokscore.analytics.groups.tables import group_table
-from tokscore.dataset.choices import OnError
+from tokscore.dataset.choices import Align, OnError, Sampler
 from tokscore.dataset.files import PathName, path_name
 
 if TYPE_CHECKING:

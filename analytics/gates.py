@@ -92,7 +92,7 @@ def parse_gate(text: str, by: Grouping) -> Gate:
     if group and set(group) != set(by.names):
         raise UsageError(
             f"{text!r} names the columns {', '.join(group)}; expected {', '.join(by.names)}, which the "
-            "report is grouped by. Add them to --by."
+            "report is grouped by. Add them to `by`."
         )
     return Gate(text, group, match["metric"], match["sign"], value)
 

@@ -133,7 +133,7 @@ def mismatch(
                 f"scored one {scored[index]:g}; expected numbers of at most 0, and a finite recorded one."
             )
             if on_error is OnError.FAIL:
-                raise InputError(f"{reason}\nLeave such conversations out with --on-error skip.")
+                raise InputError(f"{reason}\nLeave such conversations out with `on_error='skip'`.")
             skipped.append(Skipped(place.conversation_id, place.branch, reason))
         if len(bad):
             is_kept = ~np.isin(conversations, bad)

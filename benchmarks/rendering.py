@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokscore.rendering import ChatTokenizer, Conversation, Renderer, open_source
-from tokscore.rendering.attribution.renderer import Verify
+from tokscore.rendering.attribution.settings import Verify
 from tokscore.rendering.batches import render_many
 from tokscore.rendering.run import render_source
 from tokscore.rendering.workers import all_cores

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokscore.scoring import Engine, EngineSpec
-    from tokscore.scoring.engines.spec import EngineOptions
 
 Function = TypeVar("Function", bound=Callable[..., Any])  # Any: whatever it takes
 
@@ -198,13 +197,14 @@ def measure_vllm(settings: Settings, *, with_logprobs: bool) -> Times:
 def plan(settings: Settings, engine: str) -> EngineSpec:
     """An engine of tokscore, not started."""
     from tokscore.scoring import plan_engine
-    from tokscore.scoring.engines.spec import EngineOptions
 
-    options: EngineOptions = EngineOptions(batch_tokens=settings.batch_tokens)
-    if settings.is_dummy:
-        options = EngineOptions(batch_tokens=settings.batch_tokens, arguments={"load_format": "dummy"})
     return plan_engine(
-        settings.model, engine=engine, top_k=settings.top_k, dtype=settings.dtype, options=options
+        settings.model,
+        engine=engine,
+        top_k=settings.top_k,
+        dtype=settings.dtype,
+        batch_tokens=settings.batch_tokens,
+        engine_arg={"load_format": "dummy"} if settings.is_dummy else {},
     )
 
 
@@ -255,7 +255,7 @@ def measure_end(settings: Settings) -> Times:
         def start(self, longest: int | None = None) -> Any:  # Any: stands for an engine  # noqa: ARG002
             return StaysOpen()
 
-    spec = Started(planned.model, planned.identity, planned.top_k, planned.temperature, planned.options)
+    spec = Started(planned.model, planned.identity, planned.settings)
     writer = Stopwatch()
     for method in ("add", "finish"):
         setattr(PartWriter, method, writer.timed(getattr(PartWriter, method)))

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from tokscore.cli import options as shared
 from tokscore.cli.printing.tables import Column, ProgressLine, counted, note, print_rows
+from tokscore.cli.setting_options import Only
+from tokscore.rendering.attribution.settings import RenderSettings
+from tokscore.scoring.engines.settings import EngineSettings
 
 if TYPE_CHECKING:
     from tokscore.analytics.comparison.pairing import Skipped
@@ -26,16 +29,17 @@ On = Annotated[
         help="Conversations, or a token dataset, to compare two models on; may be given several times.",
     ),
 ]
+Rendering = Annotated[RenderSettings, Only(("template", "trust_remote_code"))]
 Engine = Annotated[
-    shared.EngineChoice, shared.option("--engine", help="With --on, what scores: as in logprobs.")
-]
-TopK = Annotated[
-    int,
-    shared.option("--top-k", metavar="K", min=0, help="With --on, most likely ids to keep of each token."),
-]
-Dtype = Annotated[
-    shared.DtypeChoice,
-    shared.option("--dtype", help="With --on, type to compute in; auto is each model's own."),
+    EngineSettings,
+    Only(
+        ("engine", "top_k", "dtype"),
+        {
+            "engine": "With --on, what scores: as in logprobs.",
+            "top_k": "With --on, most likely ids to keep of each token.",
+            "dtype": "With --on, type to compute in; auto is each model's own.",
+        },
+    ),
 ]
 Exact = Annotated[
     bool,
@@ -82,11 +86,8 @@ class Sides(NamedTuple):
 class OnOptions(NamedTuple):
     """How the conversations of `--on` are rendered and scored; the options of the same names."""
 
-    template: Path | None = None
-    engine: str = "auto"
-    dtype: str = "auto"
-    top_k: int = 20
-    trust_remote_code: bool = False
+    rendering: RenderSettings
+    engine: EngineSettings
 
 
 def open_sides(teacher: str, student: str, on: Sequence[str], options: OnOptions) -> Sides:
@@ -155,30 +156,19 @@ def _score_both(teacher: str, student: str, on: Sequence[str], options: OnOption
     tokens = _rendered(student, on, options)
     scored = []
     for model in (teacher, student):
-        spec = plan_engine(
-            model,
-            engine=options.engine,
-            dtype=options.dtype,
-            top_k=options.top_k,
-            trust_remote_code=options.trust_remote_code,
-        )
+        spec = plan_engine(model, options.engine, trust_remote_code=options.rendering.trust_remote_code)
         scored.append(_scored(tokens, model, spec))
     return Sides(scored[0], scored[1], teacher, student)
 
 
 def _rendered(student: str, on: Sequence[str], options: OnOptions) -> Path:
     """The token dataset of the conversations, from the cache where it is there."""
-    from tokscore.rendering.inputs import expand_patterns
+    from tokscore.rendering.inputs import open_source
     from tokscore.rendering.run import render_source
-    from tokscore.rendering.source import ConversationSource, open_source
+    from tokscore.rendering.source import ConversationSource
     from tokscore.rendering.workers import all_cores
 
-    source = open_source(
-        expand_patterns(list(on)),
-        student,
-        template=options.template,
-        trust_remote_code=options.trust_remote_code,
-    )
+    source = open_source(list(on), student, options.rendering)
     if not isinstance(source, ConversationSource):
         return Path(on[0])
     out = _place("tokens", [source.tokenizer, source.settings, list(source.inputs)])
@@ -215,8 +205,8 @@ def exact(
     by: Sequence[str],
     *,
     on_error: str = "fail",
-    skipped: Sequence[Skipped] = (),
     trust_remote_code: bool = False,
+    skipped: Sequence[Skipped] = (),
 ) -> ExactReport:
     """Means over the whole vocabulary, computed with both models or read from the cache.
 
@@ -225,8 +215,8 @@ def exact(
         alphas: Weights of the teacher in the GJS.
         by: What makes the groups.
         on_error: What one bad conversation does: `"fail"` or `"skip"`.
-        skipped: What the comparison left out; it is left out here too.
         trust_remote_code: Whether code that comes with the models may run.
+        skipped: What the comparison left out; it is left out here too.
 
     Raises:
         UsageError: A model is not known.

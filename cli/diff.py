@@ -10,9 +10,10 @@ import typer
 from tokscore.cli import compare_models, options
 from tokscore.cli import html as page
 from tokscore.cli.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
-from tokscore.cli.options import OnErrorChoice
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.tables import counted, note, note_absent_metadata, print_json
+from tokscore.cli.setting_options import setting_options
+from tokscore.dataset.choices import Align, OnError, Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +29,9 @@ EPILOG = """Examples:
 _SHOWN_SKIPPED = 3
 
 
+@setting_options
 def diff(
+    *,
     teacher: Annotated[
         str | None,
         typer.Argument(
@@ -60,7 +63,7 @@ def diff(
         ),
     ] = None,
     sampled_by: Annotated[
-        options.SamplerChoice | None,
+        Sampler | None,
         options.option(
             "--sampled-by",
             help="Who sampled the answers at temperature 1: adds unbiased estimates of a KL, from sampled "
@@ -89,19 +92,16 @@ def diff(
         options.option("--out", "-o", metavar="DIR", help="Directory for tokens.parquet and groups.parquet."),
     ] = None,
     align: Annotated[
-        options.AlignChoice,
+        Align,
         options.option(
             "--align",
             help="Compare all tokens, which must be equal, or only the content that two templates share.",
         ),
-    ] = options.AlignChoice.TOKENS,
-    on_error: options.OnErrorNoted = OnErrorChoice.FAIL,
+    ] = Align.TOKENS,
+    on_error: options.OnErrorNoted = OnError.FAIL,
     on: compare_models.On = None,
-    template: options.Template = None,
-    engine: compare_models.Engine = options.EngineChoice.AUTO,
-    top_k: compare_models.TopK = 20,
-    dtype: compare_models.Dtype = options.DtypeChoice.AUTO,
-    trust_remote_code: options.TrustRemoteCode = False,
+    rendering: compare_models.Rendering,
+    engine: compare_models.Engine,
     exact: compare_models.Exact = False,
     teacher_model: compare_models.TeacherModel = None,
     student_model: compare_models.StudentModel = None,
@@ -120,7 +120,7 @@ def diff(
 
     page.check(html)
     groups = by or ["role"]
-    is_content = align is options.AlignChoice.CONTENT
+    is_content = align is Align.CONTENT
     if is_content and any((on, exact, html)):
         raise UsageError(
             "--align content is for datasets of different tokens; leave out --on, which renders once, and "
@@ -143,7 +143,7 @@ def diff(
     if exact and form is Format.CSV:
         raise UsageError("--exact prints a table of its own, which CSV has no place for; use --format json.")
     gates = [parse_gate(text, parse_group_by(groups)) for text in fail_if or ()]
-    chosen = compare_models.OnOptions(template, engine.value, dtype.value, top_k, trust_remote_code)
+    chosen = compare_models.OnOptions(rendering, engine)
     sides = compare_models.open_sides(teacher, student, on or [], chosen)
     sides = sides._replace(
         teacher_model=teacher_model or sides.teacher_model, student_model=student_model or sides.student_model
@@ -153,11 +153,11 @@ def diff(
         sides.student,
         alpha=alpha or 0.5,
         by=groups,
-        on_error=on_error.value,
-        sampled_by=None if sampled_by is None else sampled_by.value,
+        on_error=on_error,
+        sampled_by=sampled_by,
         noise_floor=noise_floor,
         out=out,
-        align=align.value,
+        align=align,
     )
     found = breaches(report, gates)
     whole = None
@@ -166,9 +166,9 @@ def diff(
             sides,
             report.alphas,
             groups,
-            on_error=on_error.value,
+            on_error=on_error,
             skipped=report.skipped,
-            trust_remote_code=trust_remote_code,
+            trust_remote_code=rendering.trust_remote_code,
         )
     if form is Format.JSON:
         print_json(report.to_dict() | ({} if whole is None else {"exact": whole.to_dict()}))
@@ -198,7 +198,7 @@ def diff(
     if out is not None:
         note(f"wrote {out}")
     if html is not None:
-        settings = page.DiffSettings(report.alphas[0], noise_floor, on_error.value)
+        settings = page.DiffSettings(report.alphas[0], noise_floor, on_error)
         page.write_diff(sides.teacher, sides.student, html, settings, max_mb=html_max_mb)
     for breach in found:
         note(f"failed: {breach}")
@@ -206,11 +206,11 @@ def diff(
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _print_recorded(scores: Path, by: Sequence[str], on_error: OnErrorChoice, form: Format) -> None:
+def _print_recorded(scores: Path, by: Sequence[str], on_error: OnError, form: Format) -> None:
     from tokscore.analytics import mismatch
     from tokscore.cli.printing.diff import print_mismatch
 
-    report = mismatch(scores, by=by, on_error=on_error.value)
+    report = mismatch(scores, by=by, on_error=on_error)
     if form is Format.JSON:
         print_json(report.to_dict())
     else:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Annotated
 
 from tokscore.cli import options
-from tokscore.cli.inputs import RenderOptions, open_conversations
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.tables import Column, ProgressLine, counted, note, print_json, print_rows
+from tokscore.cli.runs import open_conversations
+from tokscore.cli.setting_options import Only, setting_options
+from tokscore.dataset.choices import OnError
+from tokscore.rendering.attribution.settings import RenderSettings
 
 SHOWN = 24
 EPILOG = """Examples:
@@ -31,6 +35,18 @@ COLUMNS = (
     Column("recorded", "recorded"),
     Column("rendered", "rendered"),
 )
+_TAKEN = (
+    "template",
+    "template_kwargs",
+    "tools",
+    "template_timeout",
+    "template_characters",
+    "revision",
+    "trust_remote_code",
+    "template_time",
+    "input_format",
+    "messages",
+)
 SUMMARY = (
     Column("kind", "kind"),
     Column("n_branches", "branches"),
@@ -38,20 +54,13 @@ SUMMARY = (
 )
 
 
+@setting_options
 def drift(
     inputs: options.Inputs,
     model: options.Model,
-    template: options.Template = None,
-    template_kwargs: options.TemplateKwargs = None,
-    tools: options.Tools = None,
-    template_timeout: options.TemplateTimeout = options.TEMPLATE_TIMEOUT_S,
-    template_characters: options.TemplateCharacters = options.TEMPLATE_CHARACTERS,
-    on_error: options.OnErrorNoted = options.OnErrorChoice.FAIL,
-    revision: options.Revision = None,
-    template_time: options.TemplateTime = None,
-    input_format: options.InputFormat = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    messages: options.MessagesOption = None,
+    *,
+    rendering: Annotated[RenderSettings, Only(_TAKEN)],
+    on_error: options.OnErrorNoted = OnError.FAIL,
     form: options.FormatOption = Format.TABLE,
 ) -> None:
     """Show where rendering recorded trajectories again would give other ids than the model saw.
@@ -64,23 +73,7 @@ def drift(
     from tokscore.rendering.drift import drift as find
     from tokscore.rendering.source import ConversationSource
 
-    chosen = RenderOptions(
-        template=template,
-        template_kwargs=template_kwargs,
-        tools=tools,
-        add_generation_prompt=False,
-        verify=options.VerifyChoice.SAMPLE,
-        max_tokens=None,
-        truncate=None,
-        template_timeout=template_timeout,
-        template_characters=template_characters,
-        revision=revision,
-        template_time=template_time,
-        input_format=input_format,
-        trust_remote_code=trust_remote_code,
-        messages=messages,
-    )
-    source = open_conversations(inputs, model, chosen, None, allow_dataset=False)
+    source = open_conversations(inputs, model, rendering, None, allow_dataset=False)
     assert isinstance(source, ConversationSource)
     found: list[Drift] = []
     n_same = n_truncated = n_not_recorded = n_failed = n_tokens = 0
@@ -89,7 +82,7 @@ def drift(
             if isinstance(item, NotRecorded):
                 n_not_recorded += 1
             elif not isinstance(item, Drift):
-                if on_error is options.OnErrorChoice.FAIL:
+                if on_error is OnError.FAIL:
                     raise item.error()
                 note(f"skipped: {item.error()}")
                 n_failed += 1

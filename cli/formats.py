@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tokscore.cli import options
+from tokscore.cli.printing.option_names import as_options
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.tables import Column, print_rows
 
@@ -37,7 +38,7 @@ def formats(form: options.FormatOption = Format.TABLE) -> None:
                 "has_ids": found.has_ids,
                 "has_logprobs": found.has_logprobs,
                 "has_branches": found.has_branches,
-                "fields": found.fields,
+                "fields": as_options(found.fields),
                 "example": found.example,
             }
         )

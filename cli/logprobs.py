@@ -6,12 +6,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tokscore.cli import engine_options, options
-from tokscore.cli.engine_options import EnginePathChoice, HeadDtypeChoice, make_engine_options
-from tokscore.cli.inputs import PlanCost, RenderOptions, note_outcome, open_conversations, print_plan
+from tokscore.cli import options
 from tokscore.cli.printing.output_format import Format
+from tokscore.cli.printing.plan import PlanCost, print_plan
 from tokscore.cli.printing.tables import ProgressLine, counted, note
+from tokscore.cli.runs import note_outcome, open_conversations
+from tokscore.cli.setting_options import setting_options
 from tokscore.cli.stats import print_stats
+from tokscore.dataset.choices import OnError
+from tokscore.rendering.attribution.settings import RenderSettings
+from tokscore.scoring.engines.settings import EngineSettings
 
 if TYPE_CHECKING:
     from tokscore.dataset.manifest import Manifest
@@ -27,23 +31,13 @@ EPILOG = """Examples:
 """
 
 
+@setting_options
 def logprobs(
     inputs: options.InputsOrDataset,
     model: options.Model,
+    *,
     out: options.OptionalOut = None,
-    engine: Annotated[
-        options.EngineChoice,
-        options.option("--engine", help="vllm, transformers, or whichever of them can run here (auto)."),
-    ] = options.EngineChoice.AUTO,
-    top_k: Annotated[
-        int, options.option("--top-k", metavar="K", min=0, help="Most likely ids to keep at every position.")
-    ] = 20,
-    dtype: Annotated[
-        options.DtypeChoice, options.option("--dtype", help="Type to compute in; auto is the model's own.")
-    ] = options.DtypeChoice.AUTO,
-    temperature: Annotated[
-        float, options.option("--temperature", metavar="T", help="Divide the logits by T before the softmax.")
-    ] = 1.0,
+    engine: EngineSettings,
     score: Annotated[
         str,
         options.option(
@@ -67,28 +61,8 @@ def logprobs(
             help="Longer conversations become error rows, also of datasets.",
         ),
     ] = None,
-    head_dtype: engine_options.HeadDtype = HeadDtypeChoice.AUTO,
-    engine_path: engine_options.EnginePath = EnginePathChoice.AUTO,
-    tensor_parallel_size: engine_options.TensorParallelSize = 1,
-    pipeline_parallel_size: engine_options.PipelineParallelSize = 1,
-    quantization: engine_options.Quantization = None,
-    batch_tokens: engine_options.BatchTokens = None,
-    engine_arg: engine_options.EngineArguments = None,
-    template: options.Template = None,
-    template_kwargs: options.TemplateKwargs = None,
-    tools: options.Tools = None,
-    add_generation_prompt: options.GenerationPrompt = False,
-    max_tokens: options.MaxTokens = None,
-    truncate: options.TruncateOption = None,
-    verify: options.VerifyOption = options.VerifyChoice.SAMPLE,
-    template_timeout: options.TemplateTimeout = options.TEMPLATE_TIMEOUT_S,
-    template_characters: options.TemplateCharacters = options.TEMPLATE_CHARACTERS,
-    on_error: options.OnErrorOption = options.OnErrorChoice.FAIL,
-    revision: options.Revision = None,
-    template_time: options.TemplateTime = None,
-    input_format: options.InputFormat = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    messages: options.MessagesOption = None,
+    rendering: RenderSettings,
+    on_error: options.OnErrorOption = OnError.FAIL,
     workers: options.Workers = None,
     form: options.FormatOption = Format.TABLE,
     by: options.Groups = None,
@@ -107,7 +81,6 @@ def logprobs(
     position. Running it again goes on where it stopped.
     """
     from tokscore.analytics import parse_group_by
-    from tokscore.dataset.choices import OnError
     from tokscore.dataset.errors import UsageError
     from tokscore.dataset.reading import finished_parts
     from tokscore.rendering.workers import all_cores
@@ -121,41 +94,9 @@ def logprobs(
     grouping = parse_group_by(by or ["role"])
     selection = parse_selection(score)
     job = WHOLE if shard is None else parse_shard(shard)
-    engine_settings = make_engine_options(
-        head_dtype,
-        engine_path,
-        tensor_parallel_size,
-        pipeline_parallel_size,
-        quantization,
-        batch_tokens,
-        engine_arg,
-    )
-    chosen = RenderOptions(
-        template=template,
-        template_kwargs=template_kwargs,
-        tools=tools,
-        add_generation_prompt=add_generation_prompt,
-        verify=verify,
-        max_tokens=max_tokens,
-        truncate=truncate,
-        template_timeout=template_timeout,
-        template_characters=template_characters,
-        revision=revision,
-        template_time=template_time,
-        input_format=input_format,
-        trust_remote_code=trust_remote_code,
-        messages=messages,
-    )
-    source = open_conversations(inputs, model, chosen, out, allow_dataset=True)
+    source = open_conversations(inputs, model, rendering, out, allow_dataset=True)
     spec = plan_engine(
-        model,
-        engine=engine.value,
-        top_k=top_k,
-        dtype=dtype.value,
-        temperature=temperature,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        options=engine_settings,
+        model, engine, revision=rendering.revision, trust_remote_code=rendering.trust_remote_code
     )
     manifest = score_manifest(source, spec, selection, max_length)
     if dry_run:
@@ -179,7 +120,7 @@ def logprobs(
                 source,
                 out,
                 spec,
-                on_error=OnError(on_error.value),
+                on_error=on_error,
                 selection=selection,
                 max_length=max_length,
                 shard=job,

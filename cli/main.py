@@ -11,6 +11,7 @@ import typer
 
 from tokscore.cli import diff, drift, formats, logprobs, render, selfcheck, show, stats
 from tokscore.cli.options import option
+from tokscore.cli.printing.option_names import as_options
 
 EPILOG = """Examples:
 
@@ -77,7 +78,7 @@ def main() -> None:
     try:
         app(prog_name="tokscore")
     except TokscoreError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {as_options(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
     except SystemExit as ending:
         if ending.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):

@@ -7,11 +7,15 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from tokscore.cli import options
-from tokscore.cli.inputs import RenderOptions, note_outcome, note_statuses, open_conversations, print_plan
 from tokscore.cli.printing.explain import print_explanation
 from tokscore.cli.printing.output_format import Format
+from tokscore.cli.printing.plan import print_plan
 from tokscore.cli.printing.tables import Column, ProgressLine, counted, note, print_json_with_rows, print_rows
 from tokscore.cli.printing.visible import visible
+from tokscore.cli.runs import note_outcome, note_statuses, open_conversations
+from tokscore.cli.setting_options import setting_options
+from tokscore.dataset.choices import OnError
+from tokscore.rendering.attribution.settings import RenderSettings
 
 if TYPE_CHECKING:
     from tokscore.analytics.groups.dataset_notes import FlagCounts
@@ -54,25 +58,14 @@ MESSAGE_COLUMNS = (
 )
 
 
+@setting_options
 def render(
     inputs: options.Inputs,
     model: options.Model,
+    *,
     out: options.OptionalOut = None,
-    template: options.Template = None,
-    template_kwargs: options.TemplateKwargs = None,
-    tools: options.Tools = None,
-    add_generation_prompt: options.GenerationPrompt = False,
-    max_tokens: options.MaxTokens = None,
-    truncate: options.TruncateOption = None,
-    verify: options.VerifyOption = options.VerifyChoice.SAMPLE,
-    template_timeout: options.TemplateTimeout = options.TEMPLATE_TIMEOUT_S,
-    template_characters: options.TemplateCharacters = options.TEMPLATE_CHARACTERS,
-    on_error: options.OnErrorOption = options.OnErrorChoice.FAIL,
-    revision: options.Revision = None,
-    template_time: options.TemplateTime = None,
-    input_format: options.InputFormat = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    messages: options.MessagesOption = None,
+    rendering: RenderSettings,
+    on_error: options.OnErrorOption = OnError.FAIL,
     workers: options.Workers = None,
     form: options.FormatOption = Format.TABLE,
     by: options.ByOption = None,
@@ -92,7 +85,6 @@ def render(
     Writes a token dataset: tokens, spans, messages and conversations as Parquet, one row each. Running it
     again goes on where it stopped.
     """
-    from tokscore.dataset.choices import OnError
     from tokscore.dataset.errors import UsageError
     from tokscore.dataset.reading import Dataset
     from tokscore.rendering.run import render_source
@@ -101,23 +93,7 @@ def render(
 
     if out is None and explain is None and not dry_run:
         raise UsageError("there is nowhere to write: give -o DIR, or --explain ID to look at a conversation.")
-    chosen = RenderOptions(
-        template=template,
-        template_kwargs=template_kwargs,
-        tools=tools,
-        add_generation_prompt=add_generation_prompt,
-        verify=verify,
-        max_tokens=max_tokens,
-        truncate=truncate,
-        template_timeout=template_timeout,
-        template_characters=template_characters,
-        revision=revision,
-        template_time=template_time,
-        input_format=input_format,
-        trust_remote_code=trust_remote_code,
-        messages=messages,
-    )
-    source = open_conversations(inputs, model, chosen, out, allow_dataset=False)
+    source = open_conversations(inputs, model, rendering, out, allow_dataset=False)
     if dry_run:
         print_plan(source, form, exact=exact_plan)
         return
@@ -130,7 +106,7 @@ def render(
         summary = render_source(
             source,
             out,
-            on_error=OnError(on_error.value),
+            on_error=on_error,
             workers=workers or all_cores(),
             progress=line.update,
         )

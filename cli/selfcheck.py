@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokscore.cli import engine_options, options
-from tokscore.cli.engine_options import EnginePathChoice, HeadDtypeChoice, make_engine_options
+from tokscore.cli import options
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.tables import Column, counted, note, print_json, print_rows
+from tokscore.cli.setting_options import Only, setting_options
+from tokscore.dataset.settings import definitions
+from tokscore.rendering.attribution.settings import RenderSettings
+from tokscore.scoring.engines.settings import COMMON, EngineSettings
 
 if TYPE_CHECKING:
     from tokscore.scoring import EngineSpec
@@ -44,8 +48,10 @@ LINES = (
 )
 
 
+@setting_options
 def selfcheck(
     model: options.Model,
+    *,
     inputs: Annotated[
         list[str] | None,
         typer.Argument(
@@ -54,19 +60,7 @@ def selfcheck(
             show_default=False,
         ),
     ] = None,
-    engine: Annotated[
-        options.EngineChoice,
-        options.option("--engine", help="vllm, transformers, or whichever of them can run here (auto)."),
-    ] = options.EngineChoice.AUTO,
-    dtype: Annotated[
-        options.DtypeChoice, options.option("--dtype", help="Type to compute in; auto is the model's own.")
-    ] = options.DtypeChoice.AUTO,
-    top_k: Annotated[
-        int, options.option("--top-k", metavar="K", min=0, help="Most likely ids to ask for.")
-    ] = 20,
-    temperature: Annotated[
-        float, options.option("--temperature", metavar="T", help="Divide the logits by T before the softmax.")
-    ] = 1.0,
+    engine: EngineSettings,
     max_delta: Annotated[
         float | None,
         options.option(
@@ -97,17 +91,7 @@ def selfcheck(
         ),
     ] = 20_000,
     seed: Annotated[int, options.option("--seed", help="Of the random order.")] = 0,
-    head_dtype: engine_options.HeadDtype = HeadDtypeChoice.AUTO,
-    engine_path: engine_options.EnginePath = EnginePathChoice.AUTO,
-    tensor_parallel_size: engine_options.TensorParallelSize = 1,
-    pipeline_parallel_size: engine_options.PipelineParallelSize = 1,
-    quantization: engine_options.Quantization = None,
-    batch_tokens: engine_options.BatchTokens = None,
-    engine_arg: engine_options.EngineArguments = None,
-    template: options.Template = None,
-    revision: options.Revision = None,
-    input_format: options.InputFormat = None,
-    trust_remote_code: options.TrustRemoteCode = False,
+    rendering: Annotated[RenderSettings, Only(("template", "revision", "trust_remote_code", "input_format"))],
     out: Annotated[
         Path | None,
         options.option(
@@ -122,51 +106,27 @@ def selfcheck(
     engine are those of logprobs; the reference takes none of them.
     """
     from tokscore.dataset.errors import ExitCode, UsageError
-    from tokscore.rendering.inputs import expand_patterns
-    from tokscore.rendering.source import open_source
+    from tokscore.rendering.inputs import open_source
     from tokscore.scoring import plan_engine, selfcheck
 
     if out is not None and not out.absolute().parent.is_dir():
         raise UsageError(f"{out} is in no directory that exists; make it first.")
-    asked = {
-        "top_k": top_k,
-        "temperature": temperature,
-        "revision": revision,
-        "trust_remote_code": trust_remote_code,
-    }
-    engine_settings = make_engine_options(
-        head_dtype,
-        engine_path,
-        tensor_parallel_size,
-        pipeline_parallel_size,
-        quantization,
-        batch_tokens,
-        engine_arg,
+    plan = partial(
+        plan_engine, model, revision=rendering.revision, trust_remote_code=rendering.trust_remote_code
     )
-    spec = plan_engine(
-        model,
-        engine=engine.value,
-        dtype=dtype.value,
-        options=engine_settings,
-        **asked,  # type: ignore[arg-type]
+    spec = plan(engine)
+    reference = plan(
+        engine="transformers", dtype="float32", top_k=engine.top_k, temperature=engine.temperature
     )
-    reference = plan_engine(model, engine="transformers", dtype="float32", **asked)  # type: ignore[arg-type]
-    limits = selfcheck.default_limits(spec.identity.dtype)
-    limits = selfcheck.Limits(
-        limits.max_delta if max_delta is None else max_delta,
-        limits.mean_delta if mean_delta is None else mean_delta,
+    tolerance = selfcheck.default_tolerance(spec.identity.dtype)
+    tolerance = selfcheck.Tolerance(
+        tolerance.max_delta if max_delta is None else max_delta,
+        tolerance.mean_delta if mean_delta is None else mean_delta,
     )
-    source = open_source(
-        expand_patterns(inputs) if inputs else [str(selfcheck.SAMPLE_CONVERSATIONS)],
-        model,
-        template=template,
-        revision=revision,
-        input_format=input_format,
-        trust_remote_code=trust_remote_code,
-    )
+    source = open_source(inputs or selfcheck.SAMPLE_CONVERSATIONS, model, rendering)
     chosen = selfcheck.choose(source, spec, max_tokens_total)
     _note_choice(chosen, max_tokens_total)
-    found = selfcheck.selfcheck(chosen, spec, reference, limits, seed=seed, progress=note)
+    found = selfcheck.selfcheck(chosen, spec, reference, tolerance, seed=seed, progress=note)
     in_effect = [f"{name.replace('_', ' ')} {value}" for name, value in found.details.items()]
     note(f"engine: {', '.join(in_effect)}")
     document = _document(found, chosen, spec)
@@ -199,13 +159,9 @@ def _document(found: SelfCheck, chosen: Chosen, spec: EngineSpec) -> dict[str, A
         "engine_version": found.engine.engine_version,
         "dtype": found.engine.dtype,
         "options": {
-            "head_dtype": spec.options.head_dtype,
-            "engine_path": spec.options.path,
-            "tensor_parallel_size": spec.options.tensor_parallel,
-            "pipeline_parallel_size": spec.options.pipeline_parallel,
-            "quantization": spec.options.quantization,
-            "batch_tokens": spec.options.batch_tokens,
-            "engine_arg": dict(spec.options.arguments),
+            each.name: getattr(spec.settings, each.name)
+            for each in definitions(EngineSettings)
+            if each.name not in COMMON
         },
         "details": found.details,
         "reference": {
@@ -213,8 +169,8 @@ def _document(found: SelfCheck, chosen: Chosen, spec: EngineSpec) -> dict[str, A
             "engine_version": found.reference.engine_version,
             "dtype": found.reference.dtype,
         },
-        "top_k": spec.top_k,
-        "temperature": spec.temperature,
+        "top_k": spec.settings.top_k,
+        "temperature": spec.settings.temperature,
         "n_conversations": found.n_conversations,
         "n_left_out": chosen.n_left_out,
         "n_failed": chosen.n_failed,

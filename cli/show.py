@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tokscore.cli import options
-from tokscore.cli.options import MetricChoice
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.tables import Cell, Column, counted, print_json, print_rows
+from tokscore.dataset.choices import Metric
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tokscore.analytics.report.metrics import Metric
     from tokscore.analytics.report.scored import ModelScores, ScoredConversation
     from tokscore.dataset.reading import Dataset
     from tokscore.dataset.vocabulary import TokenText
@@ -50,7 +49,7 @@ def show(
         ),
     ] = None,
     metric: Annotated[
-        MetricChoice | None,
+        Metric | None,
         options.option(
             "--metric", help="What colours the tokens.", show_default="gjs with --against, otherwise logprob"
         ),
@@ -74,7 +73,7 @@ def show(
     from tokscore.analytics.report.reading import ComparedDatasets, find_scored, open_scores
     from tokscore.dataset.vocabulary import TokenTexts
 
-    wanted = parse_metric(None if metric is None else metric.value, has_student=against is not None)
+    wanted = parse_metric(metric, has_student=against is not None)
     students: list[Dataset] = []
     if against is None:
         opened = open_scores(dataset)
@@ -180,7 +179,7 @@ def print_conversation(
     """
     from rich.text import Text
 
-    from tokscore.analytics.report.metrics import Metric, level_limits, levels, metric_values, salience
+    from tokscore.analytics.report.metrics import level_limits, levels, metric_values, salience
     from tokscore.cli.printing.strip import Strip
     from tokscore.cli.printing.visible import visible
 

@@ -12,9 +12,9 @@ import typer
 from tokscore.cli import html as page
 from tokscore.cli import options
 from tokscore.cli.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
-from tokscore.cli.options import LimitCountChoice
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.tables import Column, counted, note, note_absent_metadata, print_json, print_rows
+from tokscore.dataset.choices import LimitCount
 
 if TYPE_CHECKING:
     from tokscore.analytics.groups.coverage import Coverage
@@ -97,7 +97,7 @@ def stats(
         bool, options.option("--spans", help="Print every run of tokens with one owner instead.")
     ] = False,
     limit: options.LimitOption = None,
-    limit_count: options.LimitCountOption = LimitCountChoice.UNIQUE,
+    limit_count: options.LimitCountOption = LimitCount.UNIQUE,
     input_format: options.InputFormat = None,
     html: Html = None,
     html_max_mb: HtmlMaxMb = DEFAULT_MAX_MB,
@@ -119,11 +119,11 @@ def stats(
         )
     page.check(html)
     if are_files:
-        print_recorded(inputs, limit or [], limit_count.value, input_format, form)
+        print_recorded(inputs, limit or [], limit_count, input_format, form)
         return
     dataset = Path(inputs[0])
     if limit:
-        print_limits(dataset, limit, limit_count.value, form)
+        print_limits(dataset, limit, limit_count, form)
     elif spans:
         print_spans(dataset, form)
     else:
@@ -149,18 +149,17 @@ def _are_files(inputs: Sequence[str]) -> bool:
 
 
 def print_recorded(
-    inputs: list[str], limits: Sequence[str], count: str, input_format: str | None, form: Format
+    inputs: list[str], limits: Sequence[str], count: LimitCount, input_format: str | None, form: Format
 ) -> None:
     """Print counts of trajectories as they were recorded, or which of them would have stopped."""
     from tokscore.analytics.trajectories.limit_report import parse_limits
-    from tokscore.analytics.trajectories.limits import LimitCount
     from tokscore.analytics.trajectories.recorded import RecordedInput
     from tokscore.rendering.inputs import expand_patterns
 
     wanted = parse_limits(limits)
     recorded = RecordedInput(expand_patterns(inputs), input_format)
     if limits:
-        print_limit_report(recorded.limited(wanted, count=LimitCount(count)), form)
+        print_limit_report(recorded.limited(wanted, count=count), form)
     else:
         counts = recorded.counts().to_dict()
         if form is Format.JSON:
@@ -224,12 +223,11 @@ def print_spans(dataset: Path, form: Format) -> None:
     print_rows(_SPANS, spans(dataset), form)
 
 
-def print_limits(dataset: Path, limits: Sequence[str], count: str, form: Format) -> None:
+def print_limits(dataset: Path, limits: Sequence[str], count: LimitCount, form: Format) -> None:
     """Print which trajectories of a finished dataset would have stopped, and where."""
     from tokscore.analytics.trajectories.limit_report import apply_limits, parse_limits
-    from tokscore.analytics.trajectories.limits import LimitCount
 
-    print_limit_report(apply_limits(dataset, parse_limits(limits), count=LimitCount(count)), form)
+    print_limit_report(apply_limits(dataset, parse_limits(limits), count=count), form)
 
 
 def print_limit_report(report: LimitReport, form: Format) -> None:

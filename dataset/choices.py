@@ -1,4 +1,4 @@
-"""Closed sets of strings, as a caller names their members."""
+"""Closed sets of strings that several rooms and the command line share; importing them costs nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def choose(choices: type[Choice], value: str, name: str) -> Choice:
     try:
         return choices(value)
     except ValueError:
-        raise UsageError(f"{name} is {value!r}; expected {', '.join(choices)}.") from None
+        raise UsageError(f"`{name}` is {value!r}; expected {', '.join(choices)}.") from None
 
 
 class OnError(StrEnum):
@@ -32,3 +32,55 @@ class OnError(StrEnum):
 
     FAIL = "fail"  # ends it
     SKIP = "skip"  # is listed in errors/
+
+
+class Align(StrEnum):
+    """Which tokens of a conversation are compared."""
+
+    TOKENS = "tokens"
+    CONTENT = "content"
+
+
+class Sampler(StrEnum):
+    """The model that sampled the tokens."""
+
+    TEACHER = "teacher"
+    STUDENT = "student"
+
+
+class GroupBy(StrEnum):
+    """Token columns that make groups; `metadata.X` of the conversation does too."""
+
+    ROLE = "role"
+    MESSAGE_INDEX = "message_index"
+    BRANCH = "branch"
+    SOURCE = "source"
+    IS_CONTENT = "is_content"
+    IS_SAMPLED = "is_sampled"
+    POSITION = "position"
+    CONVERSATION_ID = "conversation_id"
+
+
+class Metric(StrEnum):
+    """What a token strip shows."""
+
+    LOGPROB = "logprob"
+    RANK = "rank"
+    ENTROPY = "entropy"
+    GJS = "gjs"
+    DELTA = "delta"
+
+
+class LimitCount(StrEnum):
+    """How tokens that branches share are counted."""
+
+    UNIQUE = "unique"  # once
+    BRANCHES = "branches"  # once a branch, as older trainers did
+
+
+class MessageForm(StrEnum):
+    """How messages are shown to a template."""
+
+    AUTO = "auto"  # as they are, as servers do where the template refuses them or a server recorded them
+    SERVER = "server"  # as servers do
+    AS_IS = "as-is"  # as they are

@@ -52,7 +52,7 @@ class EngineError(TokscoreError):
 
 
 class ConversationError(InputError):
-    """One conversation that cannot be used; `--on-error skip` lists it and goes on.
+    """One conversation that cannot be used; `on_error='skip'` lists it and goes on.
 
     Attributes:
         reason: What was found and what was expected, without the place.

@@ -37,7 +37,7 @@ SETTINGS: Mapping[str, str] = {
     "max_length": "Longer conversations are error rows; null without a limit but the model's own.",
     "head_dtype": "Type of the logits, as asked.",
     "quantization": "Method given to vLLM; null without.",
-    "engine_arguments": "What --engine-arg gave vLLM, as JSON.",
+    "engine_arguments": "What `engine_arg` gave the engine, as JSON.",
 }
 
 

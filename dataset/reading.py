@@ -139,7 +139,7 @@ def _read_failures(root: Path, part: int) -> Iterator[FailedConversation]:
 # For hashes, which say nothing to a reader.
 _DIFFERENCES = {
     "sha256": "the tokenizer or the model's weights are others",
-    "template_sha256": "the chat template is another (see --template)",
+    "template_sha256": "the chat template is another (see `template`)",
 }
 
 

@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from tokscore.dataset.reading import Dataset
     from tokscore.dataset.tokens import RenderedTokens
     from tokscore.rendering.attribution.renderer import Renderer
+    from tokscore.rendering.attribution.settings import RenderSettings
     from tokscore.rendering.attribution.tokenizer import ChatTokenizer
     from tokscore.rendering.conversations.conversation import Conversation, parse_conversation
     from tokscore.rendering.incremental.answers import add_answer
     from tokscore.rendering.incremental.continuation import Continuation, NotContinued, continue_with
     from tokscore.rendering.incremental.media import expand_placeholders
     from tokscore.rendering.incremental.packing import concatenate_slices, pack_conversations
+    from tokscore.rendering.inputs import open_source
     from tokscore.rendering.run import render
-    from tokscore.rendering.source import open_source
 
 # Loaded when first asked for: they import pyarrow or jinja2, which `tokscore --help` does not need.
 _LAZY = {
@@ -35,6 +36,7 @@ _LAZY = {
     "Conversation": "tokscore.rendering.conversations.conversation",
     "Dataset": "tokscore.dataset.reading",
     "NotContinued": "tokscore.rendering.incremental.continuation",
+    "RenderSettings": "tokscore.rendering.attribution.settings",
     "RenderedTokens": "tokscore.dataset.tokens",
     "Renderer": "tokscore.rendering.attribution.renderer",
     "add_answer": "tokscore.rendering.incremental.answers",
@@ -43,7 +45,7 @@ _LAZY = {
     "expand_placeholders": "tokscore.rendering.incremental.media",
     "load_table": "tokscore.dataset.frames",
     "load_tokens": "tokscore.dataset.frames",
-    "open_source": "tokscore.rendering.source",
+    "open_source": "tokscore.rendering.inputs",
     "pack_conversations": "tokscore.rendering.incremental.packing",
     "parse_conversation": "tokscore.rendering.conversations.conversation",
     "render": "tokscore.rendering.run",
@@ -58,6 +60,7 @@ __all__ = [
     "EngineError",
     "InputError",
     "NotContinued",
+    "RenderSettings",
     "RenderedTokens",
     "Renderer",
     "TokscoreError",

@@ -5,25 +5,27 @@ from __future__ import annotations
 import glob
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from tokscore.dataset.choices import choose
 from tokscore.dataset.errors import InputError, UsageError
 from tokscore.dataset.files import PathName, path_name, temporary_folder
-from tokscore.dataset.manifest import read_manifest
-from tokscore.rendering.attribution.length import LengthLimit, Truncate
+from tokscore.dataset.manifest import MANIFEST_NAME, read_manifest
+from tokscore.dataset.settings import changed, definitions
+from tokscore.rendering.attribution.settings import RenderKeywords, RenderSettings
+from tokscore.rendering.attribution.tokenizer import ChatTokenizer
 from tokscore.rendering.conversations.conversation import RESERVED_KWARGS
-from tokscore.rendering.messages.forms import MessageForm
-from tokscore.rendering.source import ConversationSource, DatasetSource, open_source
-from tokscore.rendering.templates.limits import DEFAULT_LIMITS, TemplateLimits
+from tokscore.rendering.reading.plan import PART_BYTES, plan_files
+from tokscore.rendering.reading.records import Records
+from tokscore.rendering.source import ConversationSource, DatasetSource
 
 Record = Mapping[str, Any]  # Any: JSON values
 Inputs = PathName | Record | Iterable[PathName] | Iterable[Record]
 
 RECORDS_NAME = "records.jsonl"
+_MAKING_TOKENS = ("template", "template_kwargs", "tools", "add_generation_prompt", "max_tokens", "messages")
 _SHOWN_RENAMED = 3
 
 
@@ -46,7 +48,7 @@ def expand_patterns(inputs: Iterable[str]) -> list[str]:
 
 
 def input_names(inputs: Inputs) -> list[str]:
-    """The inputs as `open_inputs` takes them; records go to a file that is deleted when the process ends.
+    """Paths of all that is named; records go to a file that is deleted when the process ends.
 
     Raises:
         UsageError: There is nothing, or paths and records are mixed, or a record is no JSON.
@@ -101,78 +103,82 @@ def _plain(value: object) -> object:
     return plain
 
 
-def open_inputs(
-    inputs: Sequence[str],
+def open_source(
+    inputs: Inputs,
     model: str,
+    settings: RenderSettings | None = None,
     *,
     out: Path | None = None,
-    template: PathName | None = None,
-    template_kwargs: Mapping[str, Any] | None = None,  # Any: JSON values
-    tools: Sequence[Mapping[str, Any]] | PathName | None = None,  # Any: JSON values
-    add_generation_prompt: bool = False,
-    max_tokens: int | None = None,
-    truncate: str | None = None,
-    verify: str = "sample",
-    template_timeout: float = DEFAULT_LIMITS.cpu_s,
-    template_characters: int = DEFAULT_LIMITS.n_characters,
-    revision: str | None = None,
-    template_time: str | None = None,
-    input_format: str | None = None,
-    trust_remote_code: bool = False,
-    messages: str | None = None,
+    part_bytes: int = PART_BYTES,
+    **changes: Unpack[RenderKeywords],
 ) -> ConversationSource | DatasetSource:
-    """The token source for inputs and the settings of the options of the same names.
+    """The source for what a user named: conversations, or one token dataset.
 
     Args:
-        inputs: As `input_names` gives them.
+        inputs: Paths or patterns, `-` for standard input, records, or one directory with a manifest.
         model: Model directory or hub id whose tokenizer renders.
+        settings: What rendering is told; its choice by default.
         out: Where the result will be written; an earlier run there decides what templates take for now.
-        template: File with a chat template that replaces the tokenizer's own.
-        template_kwargs: Variables for the template.
-        tools: Tool definitions for records that carry none, or a JSON file of them.
-        add_generation_prompt: End every conversation with the opener of the next answer.
-        max_tokens: Most tokens a conversation may have.
-        truncate: What happens to longer ones, a member of `Truncate`.
-        verify: How much to compare with transformers.
-        template_timeout: Processor seconds that the template may take for one conversation.
-        template_characters: Characters that it may build for one, beyond 50 times its length.
-        revision: Of the model, on the hub.
-        template_time: ISO date and time that templates which print the date take for now.
-        input_format: One of `formats.FORMATS`; by default found by looking at the first record.
-        trust_remote_code: Whether code that comes with the model may run.
-        messages: How messages are shown to the template, a member of `MessageForm`; `auto` by default.
+        part_bytes: Input bytes a part.
+        **changes: Single settings, instead of those in `settings`.
 
     Raises:
         UsageError: Settings that do not fit each other or the inputs.
         InputError: An input, the tokenizer or the template cannot be used.
     """
-    from tokscore.rendering.attribution.renderer import Verify
-
-    if truncate is not None and max_tokens is None:
-        raise UsageError("--truncate needs a length: give --max-tokens N as well.")
-    if max_tokens is not None and max_tokens < 1:
-        raise UsageError(f"--max-tokens is {max_tokens}; expected at least 1.")
-    for name in sorted(RESERVED_KWARGS & set(template_kwargs or ())):
+    settings = changed(settings or RenderSettings(), changes)
+    names = input_names(inputs)
+    for name in sorted(RESERVED_KWARGS & set(settings.template_kwargs)):
         raise UsageError(
-            f"--template-kwargs holds {name}, which transformers takes itself; it is no variable."
+            f"`template_kwargs` holds {name}, which transformers takes itself; it is no variable."
         )
-    behaviour = choose(Truncate, truncate or Truncate.ERROR, "--truncate")
-    return open_source(
-        inputs,
+    datasets = [name for name in names if (Path(name) / MANIFEST_NAME).is_file()]
+    if datasets:
+        _check_alone(datasets[0], len(names) - 1, settings)
+        return DatasetSource(
+            Path(datasets[0]),
+            model=model,
+            revision=settings.revision,
+            trust_remote_code=settings.trust_remote_code,
+        )
+    from tokscore.rendering.attribution.renderer import Renderer
+
+    tools = read_tools(settings.tools) if isinstance(settings.tools, str | os.PathLike) else settings.tools
+    plan = plan_files(names, settings.input_format, part_bytes=part_bytes)
+    template = None if settings.template is None else _read_template(Path(path_name(settings.template)))
+    tokenizer = ChatTokenizer(
         model,
-        template=None if template is None else Path(path_name(template)),
-        template_kwargs=template_kwargs,
-        tools=read_tools(tools) if isinstance(tools, str | os.PathLike) else tools,
-        add_generation_prompt=add_generation_prompt,
-        verify=choose(Verify, verify, "--verify"),
-        length_limit=None if max_tokens is None else LengthLimit(max_tokens, behaviour),
-        template_limits=TemplateLimits(template_timeout, template_characters),
-        revision=revision,
-        template_time=template_time or _template_time_of(out),
-        input_format=input_format,
-        trust_remote_code=trust_remote_code,
-        messages=None if messages is None else choose(MessageForm, messages, "--messages"),
+        revision=settings.revision,
+        template=template,
+        trust_remote_code=settings.trust_remote_code,
     )
+    template_time = settings.template_time or _template_time_of(out)
+    renderer = Renderer(tokenizer, settings, template_time=template_time)
+    return ConversationSource(plan, renderer, tools=tools, records=Records(plan))
+
+
+def _check_alone(dataset: str, n_others: int, settings: RenderSettings) -> None:
+    """Refuse what has no meaning beside a dataset, whose tokens are there already."""
+    if n_others:
+        raise UsageError(f"{dataset} is a dataset; give it alone, not with {n_others} other inputs.")
+    given = [
+        each.name for each in definitions(RenderSettings) if getattr(settings, each.name) != each.default
+    ]
+    unused = [f"`{name}`" for name in given if name in _MAKING_TOKENS]
+    if unused:
+        raise UsageError(
+            f"{dataset} is rendered already; {' and '.join(unused)} cannot change it.\n"
+            "Leave them out, or give the conversations instead."
+        )
+
+
+def _read_template(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read the template {path}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the template {path} is not UTF-8: byte {error.start} is damaged.") from error
 
 
 def _template_time_of(out: Path | None) -> str | None:
@@ -200,9 +206,9 @@ def read_tools(path: PathName) -> list[dict[str, Any]]:  # Any: JSON values
     except UnicodeDecodeError as error:
         raise UsageError(f"the tools in {name} are not UTF-8: byte {error.start} is damaged.") from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"--tools {name} is not JSON: {error}.") from error
+        raise UsageError(f"`tools` {name} is not JSON: {error}.") from error
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise UsageError(f"--tools {name} is no list of objects; expected the tools of an OpenAI request.")
+        raise UsageError(f"`tools` {name} is no list of objects; expected the tools of an OpenAI request.")
     return tools
 
 

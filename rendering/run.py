@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple, Unpack
 
 from tokscore.dataset.choices import OnError, choose
 from tokscore.dataset.errors import UsageError
@@ -14,9 +14,10 @@ from tokscore.dataset.files import PathName, path_name, temporary_folder
 from tokscore.dataset.manifest import Manifest, Part
 from tokscore.dataset.reading import Dataset, prepare_output
 from tokscore.dataset.schema import DatasetKind
-from tokscore.rendering.inputs import Inputs, input_names, open_inputs, warnings_about
+from tokscore.dataset.settings import shows_settings
+from tokscore.rendering.attribution.settings import RenderKeywords, RenderSettings
+from tokscore.rendering.inputs import Inputs, open_source, warnings_about
 from tokscore.rendering.source import ConversationSource, TokenSource
-from tokscore.rendering.templates.limits import DEFAULT_LIMITS
 from tokscore.rendering.workers import PARTS_PER_WORKER, PartJob, PartResult, on_processes
 
 # Called after each conversation with (conversations done, tokens done).
@@ -29,23 +30,6 @@ def silent(*_given: object) -> None:
     """Takes what a run tells, and tells nobody."""
 
 
-class RenderSettings(TypedDict, total=False):
-    """What rendering can be told, as keyword arguments; see `render`."""
-
-    template: PathName | None
-    template_kwargs: Mapping[str, Any] | None  # Any: JSON values
-    tools: Sequence[Mapping[str, Any]] | PathName | None  # Any: JSON values
-    add_generation_prompt: bool
-    max_tokens: int | None
-    truncate: str | None
-    verify: str
-    template_timeout: float
-    template_characters: int
-    template_time: str | None
-    input_format: str | None
-    messages: str | None
-
-
 def output_folder(out: PathName | None, kind: DatasetKind) -> Path:
     """Where a dataset goes: `out`, or a folder that is deleted when the process ends.
 
@@ -54,29 +38,17 @@ def output_folder(out: PathName | None, kind: DatasetKind) -> Path:
     return temporary_folder() / kind.value if out is None else Path(path_name(out))
 
 
+@shows_settings(RenderSettings)
 def render(
     source: Inputs,
     model: PathName,
     *,
     out: PathName | None = None,
-    template: PathName | None = None,
-    template_kwargs: Mapping[str, Any] | None = None,  # Any: JSON values
-    tools: Sequence[Mapping[str, Any]] | PathName | None = None,  # Any: JSON values
-    add_generation_prompt: bool = False,
-    max_tokens: int | None = None,
-    truncate: str | None = None,
-    verify: str = "sample",
-    template_timeout: float = DEFAULT_LIMITS.cpu_s,
-    template_characters: int = DEFAULT_LIMITS.n_characters,
     on_error: str = OnError.FAIL,
-    revision: str | None = None,
-    template_time: str | None = None,
-    input_format: str | None = None,
-    trust_remote_code: bool = False,
-    messages: str | None = None,
     workers: int = 1,
     progress: Progress = silent,
     tell: Tell = silent,
+    **settings: Unpack[RenderKeywords],
 ) -> Dataset:
     """Conversations as a token dataset: what `tokscore render` writes.
 
@@ -85,26 +57,12 @@ def render(
         model: Model directory or hub id whose tokenizer and template render.
         out: Directory of the dataset, new or of the same run, which goes on where it stopped. Without it, the
             dataset is temporary and deleted when the process ends.
-        template: File with a chat template to use instead of the model's own.
-        template_kwargs: Variables for the template.
-        tools: Tool definitions for records that carry none, or a JSON file of them.
-        add_generation_prompt: End each conversation with the opener of the next answer.
-        max_tokens: Most tokens a conversation may have.
-        truncate: Longer conversations: `"error"`, or keep the last (`"left"`) or first (`"right"`) tokens.
-        verify: Compare with transformers: all texts and a sample of ids, all (`"full"`) or none (`"off"`).
-        template_timeout: Processor seconds the template may take for one conversation.
-        template_characters: Characters it may build for one, beyond 50 times its length.
         on_error: `"fail"` at the first bad conversation, or `"skip"` it: see `Dataset.failures`.
-        revision: Branch, tag or commit on the hub.
-        template_time: ISO date and time that templates which print it take for now.
-        input_format: One of `tokscore formats`; found by looking by default.
-        trust_remote_code: Whether code that comes with the model may run.
-        messages: Show messages to the template as they are (`"as-is"`), as servers do (`"server"`), or as
-            servers do where the template refuses them or a server recorded them (`"auto"`, the default).
         workers: Processes that render. More than one start anew, so that a script needs
             `if __name__ == "__main__":`.
         progress: Called with the conversations and tokens done.
         tell: Called with lines for the user, such as `print`.
+        **settings: Those of `RenderSettings`.
 
     Returns:
         The dataset: `load_tokens` makes a frame of it, its `conversations()` are numpy arrays, and
@@ -117,25 +75,7 @@ def render(
     """
     skipping = choose(OnError, on_error, "on_error")
     folder = output_folder(out, DatasetKind.TOKENS)
-    opened = open_inputs(
-        input_names(source),
-        path_name(model),
-        out=folder,
-        template=template,
-        template_kwargs=template_kwargs,
-        tools=tools,
-        add_generation_prompt=add_generation_prompt,
-        max_tokens=max_tokens,
-        truncate=truncate,
-        verify=verify,
-        template_timeout=template_timeout,
-        template_characters=template_characters,
-        revision=revision,
-        template_time=template_time,
-        input_format=input_format,
-        trust_remote_code=trust_remote_code,
-        messages=messages,
-    )
+    opened = open_source(source, path_name(model), out=folder, **settings)
     if not isinstance(opened, ConversationSource):
         raise UsageError(f"{source} is a dataset already; expected conversations.")
     for line in warnings_about(opened):

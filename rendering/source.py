@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import hashlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -15,8 +14,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokscore.dataset.errors import ConversationError, InputError, UsageError
-from tokscore.dataset.manifest import MANIFEST_NAME, InputFile, Part, Setting, TokenizerIdentity
+from tokscore.dataset.errors import ConversationError, InputError
+from tokscore.dataset.manifest import InputFile, Part, Setting, TokenizerIdentity
 from tokscore.dataset.reading import VOCABULARY_NAME, Dataset
 from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.tokens import ConversationRow, FailedConversation, RenderedConversation, RenderedTokens
@@ -26,16 +25,14 @@ from tokscore.rendering.attribution.tokenizer import ChatTokenizer
 from tokscore.rendering.attribution.vocabulary_table import vocabulary_table
 from tokscore.rendering.batches import render_many
 from tokscore.rendering.conversations.conversation import Conversation
-from tokscore.rendering.messages.forms import MessageForm
-from tokscore.rendering.reading.plan import PART_BYTES, Line, Plan, plan_files, read_lines
+from tokscore.rendering.reading.plan import Line, Plan, read_lines
 from tokscore.rendering.reading.records import Records, error_place
 from tokscore.rendering.recorded_ids.attribute import Recorded, branch_items
 from tokscore.rendering.recorded_ids.branch import RecordedBranch
-from tokscore.rendering.templates.limits import DEFAULT_LIMITS, TemplateLimits
 from tokscore.rendering.templates.render import uses_date
 
 if TYPE_CHECKING:
-    from tokscore.rendering.attribution.renderer import Renderer, Verify
+    from tokscore.rendering.attribution.renderer import Renderer
 
 UNTRACKED_STATUS = "untracked_text"
 
@@ -84,22 +81,51 @@ class ConversationSource:
         self,
         plan: Plan,
         renderer: Renderer,
-        settings: dict[str, Setting],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,  # Any: JSON values
-        length_limit: LengthLimit | None = None,
         records: Records | None = None,
     ) -> None:
+        """Bring together what a run needs.
+
+        Args:
+            plan: The files and their parts.
+            renderer: With the settings of the run.
+            tools: Definitions for records that carry none.
+            records: What reads the plan; by default as OpenAI's messages.
+        """
         self.plan = plan
         self._records = Records(plan) if records is None else records
         self.renderer = renderer
         self._tools = tools
-        self.length_limit = length_limit
+        self.length_limit = LengthLimit.of(renderer.settings)
         self.inputs: Sequence[InputFile] = plan.inputs
         self.parts: Sequence[Part] = plan.parts
         self.n_conversations = plan.n_records
         self.tokenizer = renderer.tokenizer.identity()
-        self.settings = settings
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """What changes ids or attribution, for the manifest."""
+        import transformers
+
+        asked, tokenizer = self.renderer.settings, self.renderer.tokenizer
+        limit = self.length_limit
+        settings: dict[str, Setting] = {
+            "template_kwargs": _sorted_json(dict(asked.template_kwargs)).decode(),
+            "tools_sha256": None if self._tools is None else sha256(_sorted_json(self._tools)).hexdigest(),
+            "max_tokens": asked.max_tokens,
+            "truncate": None if limit is None else limit.truncate.value,
+            "add_generation_prompt": asked.add_generation_prompt,
+            "verify": asked.verify.value,
+            "transformers": transformers.__version__,
+            "input_format": self._records.format.name,
+        }
+        if asked.trust_remote_code:
+            settings["trust_remote_code"] = True
+        settings["messages"] = asked.messages.value
+        if any(uses_date(tokenizer.chat_template(has_tools=has_tools)) for has_tools in (False, True)):
+            settings["template_time"] = self.renderer.now.isoformat()
+        return settings
 
     def parse(self, line: Line, part: Part) -> list[Conversation | RecordedBranch]:
         """The branches in one line, with the tools of the run if it carries none.
@@ -245,122 +271,5 @@ class DatasetSource:
         return pq.read_table(self._dataset.root / VOCABULARY_NAME)
 
 
-def open_source(
-    inputs: Sequence[str] | str,
-    model: str,
-    *,
-    template: Path | None = None,
-    template_kwargs: Mapping[str, Any] | None = None,  # Any: JSON values
-    tools: Sequence[Mapping[str, Any]] | None = None,  # Any: JSON values
-    add_generation_prompt: bool = False,
-    verify: Verify | None = None,
-    length_limit: LengthLimit | None = None,
-    template_limits: TemplateLimits = DEFAULT_LIMITS,
-    revision: str | None = None,
-    part_bytes: int | None = None,
-    template_time: str | None = None,
-    input_format: str | None = None,
-    trust_remote_code: bool = False,
-    messages: MessageForm | None = None,
-) -> ConversationSource | DatasetSource:
-    """The source for what a user named: conversation files, or one token dataset.
-
-    Args:
-        inputs: Paths of files, `-`, or one directory with a manifest.
-        model: Model directory or hub id whose tokenizer renders the files.
-        template: File with a chat template that replaces the tokenizer's own.
-        template_kwargs: Variables for the template.
-        tools: Tool definitions for records that carry none.
-        add_generation_prompt: End every conversation with the opener of the next answer.
-        verify: How much to compare with transformers; a sample by default.
-        length_limit: Most tokens a conversation may have.
-        template_limits: What the template may take for one conversation.
-        revision: Of the model, on the hub.
-        part_bytes: Input bytes a part.
-        template_time: ISO date and time that templates which print the date take for now.
-        input_format: One of `formats.FORMATS`; by default found by looking at the first record.
-        trust_remote_code: Whether code that comes with the model may run.
-        messages: How messages are shown to the template; `auto` by default.
-
-    Raises:
-        UsageError: The inputs do not go together.
-        InputError: An input or the tokenizer cannot be used.
-    """
-    inputs = [inputs] if isinstance(inputs, str) else inputs
-    datasets = [name for name in inputs if (Path(name) / MANIFEST_NAME).is_file()]
-    if datasets:
-        if len(inputs) > 1:
-            raise UsageError(
-                f"{datasets[0]} is a dataset; give it alone, not with {len(inputs) - 1} other inputs."
-            )
-        rendering = (template, template_kwargs, tools, add_generation_prompt, length_limit, messages)
-        if any(rendering):
-            raise UsageError(
-                f"{datasets[0]} is rendered already; --template, --template-kwargs, --tools, "
-                "--add-generation-prompt, --max-tokens and --messages have no effect on it.\n"
-                "Leave them out, or give the conversations instead."
-            )
-        return DatasetSource(
-            Path(datasets[0]), model=model, revision=revision, trust_remote_code=trust_remote_code
-        )
-    from tokscore.rendering.attribution.renderer import Renderer, Verify
-
-    form = MessageForm.AUTO if messages is None else messages
-    chosen = Verify.SAMPLE if verify is None else verify
-    plan = plan_files(inputs, input_format, part_bytes=PART_BYTES if part_bytes is None else part_bytes)
-    records = Records(plan)
-    source_template = None if template is None else _read_template(template)
-    tokenizer = ChatTokenizer(
-        model, revision=revision, template=source_template, trust_remote_code=trust_remote_code
-    )
-    now = _parse_time(template_time)
-    renderer = Renderer(
-        tokenizer,
-        template_kwargs=template_kwargs,
-        add_generation_prompt=add_generation_prompt,
-        verify=chosen,
-        limits=template_limits,
-        now=now,
-        messages=form,
-    )
-    import transformers
-
-    settings: dict[str, Setting] = {
-        "template_kwargs": _sorted_json(dict(template_kwargs or {})).decode(),
-        "tools_sha256": None if tools is None else hashlib.sha256(_sorted_json(tools)).hexdigest(),
-        "max_tokens": None if length_limit is None else length_limit.max_tokens,
-        "truncate": None if length_limit is None else length_limit.truncate.value,
-        "add_generation_prompt": add_generation_prompt,
-        "verify": chosen.value,
-        "transformers": transformers.__version__,
-        "input_format": records.format.name,
-        **({"trust_remote_code": True} if trust_remote_code else {}),
-        "messages": form.value,
-    }
-    if any(uses_date(tokenizer.chat_template(has_tools=has_tools)) for has_tools in (False, True)):
-        settings["template_time"] = now.isoformat()
-    return ConversationSource(
-        plan, renderer, settings, tools=tools, length_limit=length_limit, records=records
-    )
-
-
 def _sorted_json(value: object) -> bytes:
     return msgspec.json.encode(value, order="deterministic")
-
-
-def _parse_time(text: str | None) -> dt.datetime:
-    if text is None:
-        return dt.datetime.now().replace(microsecond=0)
-    try:
-        return dt.datetime.fromisoformat(text)
-    except ValueError as error:
-        raise UsageError(f"the template time is {text!r}; expected a date such as 2026-01-31.") from error
-
-
-def _read_template(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot read the template {path}: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"the template {path} is not UTF-8: byte {error.start} is damaged.") from error

@@ -124,7 +124,7 @@ def on_processes(job: Job[T], n_workers: int, parts: Sequence[Part]) -> Generato
     except BrokenProcessPool as error:
         raise TokscoreError(
             "a worker process ended without a result; it may have been killed for want of memory.\n"
-            "Run the command again, it goes on where it stopped; --workers 1 takes the least memory."
+            "Run the command again, it goes on where it stopped; `workers=1` takes the least memory."
         ) from error
     finally:
         stop.set()

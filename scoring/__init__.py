@@ -7,17 +7,46 @@ Must not know: where ids came from, or what is computed from the rows.
 torch, transformers or vLLM before an engine starts.
 """
 
-from tokscore.scoring.engines.contract import ENGINES, Engine, SequenceScores, TokenSequence
-from tokscore.scoring.engines.spec import EngineOptions, EngineSpec, load_engine, plan_engine
-from tokscore.scoring.run import ScoreSummary
-from tokscore.scoring.score import load_scores, score
-from tokscore.scoring.selection import Selection, parse_selection
-from tokscore.scoring.shards import Shard, parse_shard
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tokscore.scoring.engines.contract import Engine, SequenceScores, TokenSequence
+    from tokscore.scoring.engines.registry import ENGINES, EngineRow
+    from tokscore.scoring.engines.settings import EngineSettings
+    from tokscore.scoring.engines.spec import EngineSpec, load_engine, plan_engine
+    from tokscore.scoring.run import ScoreSummary
+    from tokscore.scoring.scores import load_scores, score
+    from tokscore.scoring.selection import Selection, parse_selection
+    from tokscore.scoring.shards import Shard, parse_shard
+
+# Loaded when first asked for: they import numpy and pyarrow, which `tokscore --help` does not need.
+_LAZY = {
+    "ENGINES": "tokscore.scoring.engines.registry",
+    "Engine": "tokscore.scoring.engines.contract",
+    "EngineRow": "tokscore.scoring.engines.registry",
+    "EngineSettings": "tokscore.scoring.engines.settings",
+    "EngineSpec": "tokscore.scoring.engines.spec",
+    "ScoreSummary": "tokscore.scoring.run",
+    "Selection": "tokscore.scoring.selection",
+    "SequenceScores": "tokscore.scoring.engines.contract",
+    "Shard": "tokscore.scoring.shards",
+    "TokenSequence": "tokscore.scoring.engines.contract",
+    "load_engine": "tokscore.scoring.engines.spec",
+    "load_scores": "tokscore.scoring.scores",
+    "parse_selection": "tokscore.scoring.selection",
+    "parse_shard": "tokscore.scoring.shards",
+    "plan_engine": "tokscore.scoring.engines.spec",
+    "score": "tokscore.scoring.scores",
+}
 
 __all__ = [
     "ENGINES",
     "Engine",
-    "EngineOptions",
+    "EngineRow",
+    "EngineSettings",
     "EngineSpec",
     "ScoreSummary",
     "Selection",
@@ -31,3 +60,9 @@ __all__ = [
     "plan_engine",
     "score",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)

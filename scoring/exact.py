@@ -73,13 +73,13 @@ class ModelPair:
             InputError: Weights do not fit their configuration.
             UsageError: The temperatures differ.
         """
-        if teacher.temperature != student.temperature:
+        temperatures = teacher.settings.temperature, student.settings.temperature
+        if temperatures[0] != temperatures[1]:
             raise UsageError(
-                f"the temperatures are {teacher.temperature:g} and {student.temperature:g}; "
-                "expected one for both."
+                f"the temperatures are {temperatures[0]:g} and {temperatures[1]:g}; expected one for both."
             )
         self.engines = [TransformersEngine(spec, spec.model.max_length) for spec in (teacher, student)]
-        self._temperature = teacher.temperature
+        self._temperature = temperatures[0]
         self._alphas = tuple(alphas)
 
     def measure(self, sequences: Iterable[TokenSequence]) -> Iterator[tuple[int, ExactTokens]]:

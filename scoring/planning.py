@@ -192,10 +192,10 @@ def admit(conversation: RenderedConversation, spec: EngineSpec, max_length: int 
         return failure(
             conversation,
             f"has {n_tokens:,} tokens; the model's maximum is {limit:,}.",
-            "If the model takes more, say so: --engine-arg max_model_len=N.",
+            "If the model takes more, say so: `engine_arg` max_model_len=N.",
         )
     if max_length is not None and n_tokens > max_length:
-        return failure(conversation, f"has {n_tokens:,} tokens; --max-length is {max_length:,}.")
+        return failure(conversation, f"has {n_tokens:,} tokens; `max_length` is {max_length:,}.")
     largest = int(token_ids.max(initial=-1))
     if largest >= vocab_size:
         return failure(

@@ -171,8 +171,8 @@ def score_manifest(
 ) -> Manifest:
     """The sealed manifest of a score dataset; it does not depend on shards or on what is done already."""
     settings: dict[str, Setting] = {
-        "top_k": engine.top_k,
-        "temperature": engine.temperature,
+        "top_k": engine.settings.top_k,
+        "temperature": engine.settings.temperature,
         "logprob_mode": "raw",
         "dtype": engine.identity.dtype,
         "score": str(selection),
@@ -181,7 +181,7 @@ def score_manifest(
     return Manifest(
         kind=DatasetKind.SCORES,
         tokscore_version=version("tokscore"),
-        settings=source.settings | settings | engine.settings(),
+        settings=source.settings | settings | engine.recorded(),
         tokenizer=source.tokenizer,
         model=engine.identity,
         inputs=list(source.inputs),
@@ -363,7 +363,7 @@ class _Run:
                 check_scores(
                     outcome,
                     sequence.n_rows,
-                    self._spec.top_k,
+                    self._spec.settings.top_k,
                     item.row.conversation_id,
                     sequence.targets(),
                 )

@@ -79,7 +79,7 @@ def parse_selection(text: str) -> Selection:
     known = all(name in (ALL, SAMPLED, CONTENT) or name.startswith(ROLE) for name in names)
     if not known or "" in roles:
         raise UsageError(
-            f"--score is {text!r}; expected {ALL}, {SAMPLED}, {CONTENT}, {ROLE}ROLE, or several of them "
+            f"`score` is {text!r}; expected {ALL}, {SAMPLED}, {CONTENT}, {ROLE}ROLE, or several of them "
             f"with commas, such as {SAMPLED},{ROLE}user."
         )
     if ALL in names:

@@ -27,7 +27,7 @@ MAX_TOKENS_TOTAL = 20_000
 GROUP_SIZE = 4
 
 
-class Limits(NamedTuple):
+class Tolerance(NamedTuple):
     """The most that logprobs may differ, in nats.
 
     Attributes:
@@ -41,11 +41,11 @@ class Limits(NamedTuple):
 
 # float32: two implementations of a model add in different orders; over a 135M-parameter model on a CPU that
 # came to 1.1e-4 at most, 7e-6 on average. bfloat16: it has 8 significant bits, so a logit near 20 is known to
-# 1/16; the same model came to 1.0 and 0.044. The limits are about twice that. float16 has 3 bits more.
-DEFAULT_LIMITS: Mapping[str, Limits] = {
-    "float32": Limits(2e-4, 2e-5),
-    "bfloat16": Limits(2.0, 0.1),
-    "float16": Limits(0.25, 0.0125),
+# 1/16; the same model came to 1.0 and 0.044. The tolerances are about twice that. float16 has 3 bits more.
+TOLERANCES: Mapping[str, Tolerance] = {
+    "float32": Tolerance(2e-4, 2e-5),
+    "bfloat16": Tolerance(2.0, 0.1),
+    "float16": Tolerance(0.25, 0.0125),
 }
 
 
@@ -158,7 +158,7 @@ def choose(source: TokenSource, spec: EngineSpec, max_tokens_total: int = MAX_TO
             if not sequences:
                 raise UsageError(
                     f"conversation {item.row.conversation_id} has {len(token_ids):,} tokens; the limit for "
-                    f"all is {max_tokens_total:,}. Raise it with --max-tokens-total."
+                    f"all is {max_tokens_total:,}. Raise it with `max_tokens_total`."
                 )
         if is_full or not fits_model or int(token_ids.max()) >= spec.model.vocab_size:
             n_left_out += 1
@@ -174,16 +174,16 @@ def choose(source: TokenSource, spec: EngineSpec, max_tokens_total: int = MAX_TO
     return Chosen(sequences, ids, n_left_out, n_failed)
 
 
-def default_limits(dtype: str) -> Limits:
-    """The limits for an engine that computes in `dtype`; the widest for other types."""
-    return DEFAULT_LIMITS.get(dtype, DEFAULT_LIMITS["bfloat16"])
+def default_tolerance(dtype: str) -> Tolerance:
+    """The tolerance for an engine that computes in `dtype`; the widest for other types."""
+    return TOLERANCES.get(dtype, TOLERANCES["bfloat16"])
 
 
 def selfcheck(
     chosen: Chosen,
     spec: EngineSpec,
     reference: EngineSpec,
-    limits: Limits,
+    tolerance: Tolerance,
     *,
     seed: int = 0,
     progress: Callable[[str], None] = lambda _step: None,
@@ -196,7 +196,7 @@ def selfcheck(
         chosen: What to score.
         spec: The engine to check.
         reference: The engine to believe, of the same model, top-k and temperature.
-        limits: What may differ.
+        tolerance: What may differ.
         seed: Of the shuffled order.
         progress: Told what begins.
 
@@ -236,9 +236,9 @@ def selfcheck(
         noise_floor=noise_floor,
         is_deterministic=is_deterministic,
         lines=[
-            Line("against_reference.max", found.max, limits.max_delta),
-            Line("against_reference.mean", found.mean, limits.mean_delta),
-            Line("noise_floor.max", noise_floor.max, limits.max_delta),
+            Line("against_reference.max", found.max, tolerance.max_delta),
+            Line("against_reference.mean", found.mean, tolerance.mean_delta),
+            Line("noise_floor.max", noise_floor.max, tolerance.max_delta),
         ],
     )
 
@@ -252,7 +252,7 @@ def _pass(
         for key, scores in engine.score(group):
             sequence = chosen.sequences[key]
             check_scores(
-                scores, sequence.n_rows, spec.top_k, chosen.conversation_ids[key], sequence.targets()
+                scores, sequence.n_rows, spec.settings.top_k, chosen.conversation_ids[key], sequence.targets()
             )
             found[key] = scores
     missing = [name for key, name in enumerate(chosen.conversation_ids) if key not in found]

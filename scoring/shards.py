@@ -39,5 +39,5 @@ def parse_shard(text: str) -> Shard:
     found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
     shard = Shard(*map(int, found.groups())) if found else None
     if shard is None or not 1 <= shard.number <= shard.n_shards:
-        raise UsageError(f"--shard is {text!r}; expected I/N with I from 1 to N, such as 3/8.")
+        raise UsageError(f"`shard` is {text!r}; expected I/N with I from 1 to N, such as 3/8.")
     return shard

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tokscore.analytics.comparison.content_alignment import Align, AlignedRows, ContentAligner
+from tokscore.analytics.comparison.content_alignment import AlignedRows, ContentAligner
 from tokscore.analytics.comparison.pairing import PairBatch, Pairing
 from tokscore.analytics.divergence.intervals import Limits, check_alpha
 from tokscore.analytics.divergence.topk import (
@@ -28,7 +28,7 @@ from tokscore.analytics.divergence.topk import (
     fault_reason,
     fault_side,
 )
-from tokscore.dataset.choices import OnError
+from tokscore.dataset.choices import Align, OnError
 from tokscore.dataset.errors import InputError
 from tokscore.dataset.integrity import check_tables
 from tokscore.dataset.reading import Dataset

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -17,13 +16,6 @@ IndexArray = NDArray[np.int64]
 
 # Token columns that say what is content, and of which message and field.
 ALIGNMENT_COLUMNS = ("message_index", "role", "source", "is_content")
-
-
-class Align(StrEnum):
-    """Which tokens of a conversation are compared."""
-
-    TOKENS = "tokens"
-    CONTENT = "content"
 
 
 class AlignedRows(NamedTuple):

@@ -20,7 +20,7 @@ from tokscore.analytics.comparison.confidence import (
     confidence_of,
     kept_names,
 )
-from tokscore.analytics.comparison.content_alignment import Align, AlignedRows, Alignment
+from tokscore.analytics.comparison.content_alignment import AlignedRows, Alignment
 from tokscore.analytics.comparison.contexts import Context, Found, find_contexts, read_contexts, smallest
 from tokscore.analytics.comparison.diff_rows import DiffRow, row_of
 from tokscore.analytics.comparison.measures import column_names, token_values
@@ -29,7 +29,7 @@ from tokscore.analytics.comparison.pairing import Skipped
 from tokscore.analytics.comparison.reduction import Group, Reduced, Reduction, reduce_batch
 from tokscore.analytics.comparison.tables import TokenTable, token_table, write_groups
 from tokscore.analytics.divergence.intervals import checked_alphas
-from tokscore.analytics.divergence.sampled_kl import Sampler, sampled_kl
+from tokscore.analytics.divergence.sampled_kl import sampled_kl
 from tokscore.analytics.divergence.topk import FloatArray, TopK
 from tokscore.analytics.groups.grouping import (
     Grouping,
@@ -41,7 +41,7 @@ from tokscore.analytics.groups.grouping import (
 from tokscore.analytics.groups.tables import group_table
 from tokscore.analytics.statistics.bootstrap import Confidence
 from tokscore.analytics.statistics.multiplicity import benjamini_hochberg, replicates_for
-from tokscore.dataset.choices import OnError, choose
+from tokscore.dataset.choices import Align, OnError, Sampler, choose
 from tokscore.dataset.errors import InputError, UsageError
 from tokscore.dataset.files import PathName
 from tokscore.dataset.reading import Dataset
@@ -168,7 +168,7 @@ def diff_report(
     align = choose(Align, align, "align")
     if sampled_by is not None and align is Align.CONTENT:
         raise UsageError(
-            "--sampled-by estimates need every sampled token, and --align content leaves some out. "
+            "`sampled_by` estimates need every sampled token, and `align='content'` leaves some out. "
             "Leave one of them out."
         )
     sampler = None if sampled_by is None else choose(Sampler, sampled_by, "sampled_by")
@@ -301,9 +301,9 @@ def _check_temperatures(*roots: Path) -> None:
         found = Dataset(root).manifest.settings.get("temperature")
         if found != 1.0:
             raise InputError(
-                f"{root}: settings.temperature is {found}; expected 1.0, since --sampled-by estimates need "
-                "scores of the distribution that tokens were sampled from. Score with --temperature 1, or "
-                "leave out --sampled-by."
+                f"{root}: settings.temperature is {found}; expected 1.0, since `sampled_by` estimates need "
+                "scores of the distribution that tokens were sampled from. Score with `temperature=1`, or "
+                "leave out `sampled_by`."
             )
 
 

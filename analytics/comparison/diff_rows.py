@@ -10,8 +10,8 @@ from tokscore.analytics.comparison.confidence import ESTIMATES, N_ESTIMATED, Nam
 from tokscore.analytics.comparison.measures import INTERVALS
 from tokscore.analytics.comparison.off_policy import OffPolicy, finite, off_policy
 from tokscore.analytics.comparison.reduction import Group
-from tokscore.analytics.divergence.sampled_kl import Sampler
 from tokscore.analytics.groups.grouping import GroupKey
+from tokscore.dataset.choices import Sampler
 
 
 class Interval(NamedTuple):

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokscore.analytics.comparison.content_alignment import ALIGNMENT_COLUMNS, Align
-from tokscore.dataset.choices import OnError
+from tokscore.analytics.comparison.content_alignment import ALIGNMENT_COLUMNS
+from tokscore.dataset.choices import Align, OnError
 from tokscore.dataset.errors import InputError
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.token_rows import Place, TokenRows, conversation_name, places
@@ -194,7 +194,7 @@ class Pairing:
             InputError: Errors are not skipped.
         """
         if self._on_error is OnError.FAIL:
-            raise InputError(f"{reason}\nLeave such conversations out with --on-error skip.")
+            raise InputError(f"{reason}\nLeave such conversations out with `on_error='skip'`.")
         self.skipped.append(Skipped(*place.key, reason))
 
     def _matches(self) -> Iterator[tuple[Place, Place | None]]:
@@ -246,7 +246,7 @@ class Pairing:
             f"in {self._teacher.root} and {theirs} in {self._student.root}; expected equal token ids. "
             + (
                 "They were rendered with different templates: render both with one, or compare only the text "
-                "of messages: tokscore diff --align content."
+                "of messages: `align='content'`."
                 if _is_rendered_otherwise(self._teacher, self._student)
                 else "Were they rendered with the same template and kwargs?"
             )

@@ -11,17 +11,11 @@ from numpy.typing import NDArray
 
 from tokscore.analytics.comparison.content_alignment import AlignedRows
 from tokscore.analytics.divergence.topk import FloatArray
-from tokscore.analytics.groups.grouping import (
-    METADATA_PREFIX,
-    GroupBy,
-    Grouping,
-    GroupKey,
-    GroupValue,
-    metadata_value,
-)
+from tokscore.analytics.groups.grouping import METADATA_PREFIX, Grouping, GroupKey, GroupValue, metadata_value
 from tokscore.analytics.groups.row_groups import encode_column
 from tokscore.analytics.statistics.sketches import QuantileSketch
 from tokscore.analytics.statistics.totals import ExactTotals
+from tokscore.dataset.choices import GroupBy
 from tokscore.dataset.token_rows import Place
 
 IndexArray = NDArray[np.int64]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -16,14 +15,8 @@ from tokscore.analytics.divergence.topk import (
     TokenError,
     TopK,
 )
+from tokscore.dataset.choices import Sampler
 from tokscore.dataset.errors import InputError
-
-
-class Sampler(StrEnum):
-    """The model that sampled the tokens."""
-
-    TEACHER = "teacher"
-    STUDENT = "student"
 
 
 class SampledKl(NamedTuple):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from tokscore.dataset.choices import GroupBy
 from tokscore.dataset.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,19 +20,6 @@ GroupValue = str | int | float | bool | None
 GroupKey = GroupValue | tuple[GroupValue, ...]
 
 METADATA_PREFIX = "metadata."
-
-
-class GroupBy(StrEnum):
-    """Token columns that make groups; `metadata.X` of the conversation does too."""
-
-    ROLE = "role"
-    MESSAGE_INDEX = "message_index"
-    BRANCH = "branch"
-    SOURCE = "source"
-    IS_CONTENT = "is_content"
-    IS_SAMPLED = "is_sampled"
-    POSITION = "position"
-    CONVERSATION_ID = "conversation_id"
 
 
 # What the messages table has too: groups of these are sets of messages.

@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from tokscore.analytics.report.keeping import Keeping
-from tokscore.analytics.report.metrics import COMPARING, Metric, level_limits, metric_values, salience
+from tokscore.analytics.report.metrics import COMPARING, level_limits, metric_values, salience
 from tokscore.analytics.report.packing import Packed, pack, script_json
 from tokscore.analytics.report.scored import ScoredConversation
 from tokscore.analytics.report.totals import TokenSample, Totals
+from tokscore.dataset.choices import Metric
 from tokscore.dataset.vocabulary import TokenTexts
 
 _PREVIEW_TOKENS = 24

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 import numpy as np
 from numpy.typing import NDArray
 
 from tokscore.analytics.divergence.topk import FloatArray
 from tokscore.analytics.report.scored import ScoredConversation
+from tokscore.dataset.choices import Metric
 from tokscore.dataset.errors import UsageError
 
 # A token's level is the number of these shares of all tokens that it stands out more than.
 LEVEL_SHARES = (0.5, 0.8, 0.95, 0.99)
-
-
-class Metric(StrEnum):
-    """What a token strip shows."""
-
-    LOGPROB = "logprob"
-    RANK = "rank"
-    ENTROPY = "entropy"
-    GJS = "gjs"
-    DELTA = "delta"
 
 
 # Those that take two models.
@@ -43,7 +32,7 @@ def parse_metric(name: str | None, *, has_student: bool) -> Metric:
         raise UsageError(f"the metric is {name!r}; expected {', '.join(Metric)}.") from None
     if metric in COMPARING and not has_student:
         raise UsageError(
-            f"{metric} compares two models; name the other's score dataset with --against, or choose "
+            f"{metric} compares two models; name the other's score dataset with `against`, or choose "
             f"{', '.join(other for other in Metric if other not in COMPARING)}."
         )
     return metric

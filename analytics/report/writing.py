@@ -183,7 +183,7 @@ def _budget(max_mb: float) -> int:
     """
     least = 2 * _PAGE_BYTES / _MEGABYTE
     if not max_mb >= least:
-        raise UsageError(f"--html-max-mb is {max_mb:g}; expected at least {least:g}, as charts take about 1.")
+        raise UsageError(f"`html_max_mb` is {max_mb:g}; expected at least {least:g}, as charts take about 1.")
     return int((max_mb * _MEGABYTE - _PAGE_BYTES) * _VOCABULARY_SHARE)
 
 

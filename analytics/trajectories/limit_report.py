@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tokscore.analytics.trajectories.limits import LimitCount, LimitName, Limits, Stop, first_stop
+from tokscore.analytics.trajectories.limits import LimitName, Limits, Stop, first_stop
+from tokscore.dataset.choices import LimitCount
 from tokscore.dataset.errors import UsageError
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.tokens import RenderedTokens
@@ -32,9 +33,9 @@ def parse_limits(texts: Sequence[str]) -> Limits:
     for text in texts:
         name, _, number = text.partition("=")
         if name not in list(LimitName) or not (number.isascii() and number.isdecimal() and int(number)):
-            raise UsageError(f"--limit is {text!r}; {expected}.")
+            raise UsageError(f"`limit` is {text!r}; {expected}.")
         if name in found:
-            raise UsageError(f"--limit {name} is given twice, as {found[name]} and {number}; give one.")
+            raise UsageError(f"`limit` {name} is given twice, as {found[name]} and {number}; give one.")
         found[name] = int(number)
     return Limits(**found)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tokscore.analytics.trajectories.counts import TokenCounts, node_counts, node_parents, path_counts
+from tokscore.dataset.choices import LimitCount
 from tokscore.dataset.errors import ConversationError, UsageError
 from tokscore.rendering.conversations.trace import NO_PARENT, Trace
 
@@ -23,13 +24,6 @@ class LimitName(StrEnum):
     INPUT = "input"
     OUTPUT = "output"
     TOTAL = "total"
-
-
-class LimitCount(StrEnum):
-    """How tokens that branches share are counted."""
-
-    UNIQUE = "unique"  # once
-    BRANCHES = "branches"  # once a branch, as older trainers did
 
 
 @dataclass(frozen=True, slots=True)

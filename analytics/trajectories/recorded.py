@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 
 from tokscore.analytics.trajectories.counts import branch_counts, trace_counts
 from tokscore.analytics.trajectories.limit_report import LimitReport, limit_traces
-from tokscore.analytics.trajectories.limits import LimitCount, Limits
+from tokscore.analytics.trajectories.limits import Limits
+from tokscore.dataset.choices import LimitCount
 from tokscore.dataset.errors import ConversationError, InputError
 from tokscore.dataset.tokens import FailedConversation
 from tokscore.rendering.conversations.branch_tree import merged

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from tokscore.cli.printing.option_names import as_options
 from tokscore.cli.printing.output_format import Format
 from tokscore.dataset.errors import counted as counted
 
@@ -37,7 +38,7 @@ class Column(NamedTuple):
 
 def note(text: str) -> None:
     """A line for people, on standard error."""
-    print(text, file=sys.stderr, flush=True)
+    print(as_options(text), file=sys.stderr, flush=True)
 
 
 def note_absent_metadata(by: Grouping, groups: Sequence[GroupKey]) -> None:

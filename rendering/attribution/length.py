@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import NamedTuple
 
 from tokscore.dataset.errors import ConversationError, counted
 from tokscore.dataset.tokens import RenderedTokens
-
-
-class Truncate(StrEnum):
-    """How a conversation with more tokens than allowed is treated."""
-
-    ERROR = "error"  # it becomes an error row
-    LEFT = "left"  # its last tokens are kept
-    RIGHT = "right"  # its first tokens are kept
+from tokscore.rendering.attribution.settings import RenderSettings, Truncate
 
 
 class LengthLimit(NamedTuple):
@@ -22,6 +14,13 @@ class LengthLimit(NamedTuple):
 
     max_tokens: int
     truncate: Truncate = Truncate.ERROR
+
+    @classmethod
+    def of(cls, settings: RenderSettings) -> LengthLimit | None:
+        """The limit that the settings ask for, if any."""
+        if settings.max_tokens is None:
+            return None
+        return cls(settings.max_tokens, settings.truncate or Truncate.ERROR)
 
     def kept(self, n_tokens: int) -> slice:
         """The tokens that stay of so many."""
@@ -42,7 +41,7 @@ class LengthLimit(NamedTuple):
             return tokens, None
         if self.truncate is Truncate.ERROR:
             raise ConversationError(
-                f"has {counted(n, 'token')}; --max-tokens allows {self.max_tokens:,}.",
-                hint="Keep its first or last tokens with --truncate right or left.",
+                f"has {counted(n, 'token')}; `max_tokens` allows {self.max_tokens:,}.",
+                hint="Keep its first or last tokens with `truncate='right'` or `truncate='left'`.",
             )
         return tokens[self.kept(n)], f"truncated_{self.truncate.value}"

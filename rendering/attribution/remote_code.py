@@ -12,5 +12,5 @@ def needs_code(name: str) -> str:
     """The message for a model that needs code of its own."""
     return (
         f"{name} needs Python code that comes with it, which is not run.\n"
-        "Read that code, and give --trust-remote-code if you trust it."
+        "Read that code, and give `trust_remote_code=True` if you trust it."
     )

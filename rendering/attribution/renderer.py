@@ -7,13 +7,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import jinja2
 import numpy as np
 
+from tokscore.dataset.choices import MessageForm
 from tokscore.dataset.errors import ConversationError, DifferenceError
+from tokscore.dataset.settings import changed
 from tokscore.dataset.tokens import NO_MESSAGE, NOT_PRINTED, MessageFacts, MessageFlag, RenderedTokens
 from tokscore.rendering.attribution.generation_tags import apply_tags
 from tokscore.rendering.attribution.message_flags import encoded_twice
@@ -25,14 +27,15 @@ from tokscore.rendering.attribution.owners import (
     untracked_characters,
 )
 from tokscore.rendering.attribution.sampled import SampledRule
+from tokscore.rendering.attribution.settings import RenderKeywords, RenderSettings, Verify
 from tokscore.rendering.attribution.tokenizer import ChatTokenizer, Encoding
 from tokscore.rendering.conversations.conversation import Conversation, tool_names
-from tokscore.rendering.messages.forms import MessageForm, may_change
+from tokscore.rendering.messages.forms import may_change
 from tokscore.rendering.messages.needs import Needs, find_needs
 from tokscore.rendering.messages.refusals import explained
 from tokscore.rendering.messages.showing import print_shown
 from tokscore.rendering.messages.unprinted import unprinted_keys
-from tokscore.rendering.templates.limits import DEFAULT_LIMITS, TemplateLimits
+from tokscore.rendering.templates.limits import TemplateLimits
 from tokscore.rendering.templates.render import (
     TEMPLATE_FAILURES,
     RefusedError,
@@ -51,14 +54,6 @@ if TYPE_CHECKING:
 _FIRST_VERIFIED = 10
 _VERIFIED_EVERY = 100
 _KEPT_RULES = 64
-
-
-class Verify(StrEnum):
-    """How much is compared with transformers' own rendering."""
-
-    SAMPLE = "sample"  # the text of all, the ids of the first ten and of every hundredth
-    FULL = "full"  # text and ids of all
-    OFF = "off"
 
 
 class Printed(NamedTuple):
@@ -88,41 +83,36 @@ class Printed(NamedTuple):
 
 
 class Renderer:
-    """One tokenizer and template with the settings of a run."""
+    """One tokenizer and template with the settings of a run.
+
+    Attributes:
+        tokenizer: As given.
+        settings: As given.
+        now: What templates that print the date take it to be.
+    """
 
     def __init__(
         self,
         tokenizer: ChatTokenizer,
-        *,
-        template_kwargs: Mapping[str, Any] | None = None,  # Any: JSON values
-        add_generation_prompt: bool = False,
-        verify: Verify = Verify.SAMPLE,
-        limits: TemplateLimits = DEFAULT_LIMITS,
-        now: dt.datetime | None = None,
-        messages: MessageForm = MessageForm.AUTO,
+        settings: RenderSettings | None = None,
+        **changes: Unpack[RenderKeywords],
     ) -> None:
         """Prepare rendering.
 
         Args:
             tokenizer: Tokenizer with its template.
-            template_kwargs: Variables for the template, such as `enable_thinking`; a record's own win.
-            add_generation_prompt: End every conversation with the generation prompt.
-            verify: How much to compare with transformers.
-            limits: What the template may take for one conversation.
-            now: What templates that print the date take it to be; the time of this call by default.
-            messages: How messages are shown to the template.
+            settings: Those of the template, `add_generation_prompt` and `verify`; others are for the source.
+            **changes: Single settings, instead of those in `settings`.
 
         Raises:
+            UsageError: A setting cannot have its value.
             InputError: The template does not parse, or there is none.
         """
         self.tokenizer = tokenizer
-        self._kwargs = dict(template_kwargs or {})
-        self._add_generation_prompt = add_generation_prompt
-        self._verify = verify
-        self._limits = limits
+        self.settings = changed(settings or RenderSettings(), changes)
+        self.now = self.settings.now()
+        self._limits = TemplateLimits(self.settings.template_timeout, self.settings.template_characters)
         self._is_special = tokenizer.flags(tokenizer.special_ids)
-        self._now = now or dt.datetime.now()
-        self._messages = messages
         self._rules: dict[str, SampledRule] = {}
         self._needs: dict[str, Needs] = {}
         for has_tools in (False, True):
@@ -131,7 +121,7 @@ class Renderer:
     def with_generation_prompt(self, wanted: bool) -> Renderer:
         """The same renderer, ending conversations with the generation prompt or not."""
         other = copy(self)
-        other._add_generation_prompt = wanted
+        other.settings = replace(self.settings, add_generation_prompt=wanted)
         return other
 
     def render(self, conversation: Conversation, *, number: int = 0) -> RenderedTokens:
@@ -154,7 +144,7 @@ class Renderer:
             ConversationError: The template refuses it.
         """
         template = self._template_of(conversation)
-        kwargs = {**self._kwargs, **(conversation.template_kwargs or {})}
+        kwargs = {**self.settings.template_kwargs, **(conversation.template_kwargs or {})}
         variables = {**self.tokenizer.variables, **kwargs}
         prepared: list[dict[str, Any]] = []
 
@@ -165,14 +155,20 @@ class Renderer:
                 prepared,
                 tools=shown.tools,
                 documents=None,
-                add_generation_prompt=self._add_generation_prompt,
+                add_generation_prompt=self.settings.add_generation_prompt,
                 variables=variables,
                 limits=self._limits,
-                now=self._now,
+                now=self.now,
             )
 
         with _clear_errors():
-            arguments = (conversation, template, self._messages, lambda: self._needs_of(template), show)
+            arguments = (
+                conversation,
+                template,
+                self.settings.messages,
+                lambda: self._needs_of(template),
+                show,
+            )
             try:
                 shown, rendered = print_shown(*arguments)
             except RefusedError as error:
@@ -193,14 +189,14 @@ class Renderer:
 
     def has_forms(self, conversation: Conversation) -> bool:
         """Whether it depends on who recorded a conversation how its messages are shown."""
-        return self._messages is MessageForm.AUTO and any(map(may_change, conversation.messages))
+        return self.settings.messages is MessageForm.AUTO and any(map(may_change, conversation.messages))
 
     def _template_of(self, conversation: Conversation) -> str:
         return self.tokenizer.chat_template(has_tools=conversation.tools is not None)
 
     def _needs_of(self, template: str) -> Needs:
         if template not in self._needs:
-            variables = {**self.tokenizer.variables, **self._kwargs}
+            variables = {**self.tokenizer.variables, **self.settings.template_kwargs}
             self._needs[template] = find_needs(
                 lambda messages: render_template(
                     template, prepare_messages(messages), variables=variables, limits=self._limits
@@ -221,9 +217,13 @@ class Renderer:
         return {printed.number: each for printed, each in zip(verified, ids, strict=True)}
 
     def _verifies_ids(self, number: int) -> bool:
-        if self._verify is Verify.FULL:
+        if self.settings.verify is Verify.FULL:
             return number >= _FIRST_VERIFIED
-        return self._verify is Verify.SAMPLE and number >= _FIRST_VERIFIED and number % _VERIFIED_EVERY == 0
+        return (
+            self.settings.verify is Verify.SAMPLE
+            and number >= _FIRST_VERIFIED
+            and number % _VERIFIED_EVERY == 0
+        )
 
     def finish(
         self,
@@ -265,7 +265,7 @@ class Renderer:
             roles,
             template=printed.template,
             has_tools=conversation.tools is not None,
-            has_generation_prompt=self._add_generation_prompt,
+            has_generation_prompt=self.settings.add_generation_prompt,
         )
         if has_generation_tags(printed.template):
             sampled = apply_tags(
@@ -330,18 +330,18 @@ class Renderer:
 
     def _check(self, printed: Printed, encoding: Encoding, reference: Sequence[int] | None) -> None:
         """Compare with transformers' own rendering, as far as asked for."""
-        if self._verify is Verify.OFF:
+        if self.settings.verify is Verify.OFF:
             return
         hf, ours = self.tokenizer.hf, printed.rendered.text
 
         def theirs(*, tokenize: bool) -> Any:  # Any: text or ids
             try:
-                with _clock(self._now) if uses_date(printed.template) else nullcontext():
+                with _clock(self.now) if uses_date(printed.template) else nullcontext():
                     return hf.apply_chat_template(
                         list(printed.conversation.messages),
                         tools=printed.conversation.tools,
                         chat_template=printed.template,
-                        add_generation_prompt=self._add_generation_prompt,
+                        add_generation_prompt=self.settings.add_generation_prompt,
                         tokenize=tokenize,
                         return_dict=False,
                         **printed.kwargs,

@@ -252,7 +252,7 @@ class ChatTokenizer:
             return str(self.hf.get_chat_template(tools=[] if has_tools else None))
         except ValueError as error:
             raise InputError(
-                f"{self.name} has no chat template; give one with --template FILE (examples/ has one)."
+                f"{self.name} has no chat template; give one with `template=FILE` (examples/ has one)."
             ) from error
 
     @property

@@ -52,7 +52,7 @@ CUT_ARRAY = b"["
 # Begins the line that says why no more can be read of a compressed file; no JSON has that byte.
 CUT_FILE = b"\x18"
 _NO_FINITE = re.compile(rb"NaN|Infinity")
-_DROP_HINT = "Mend the line, or drop such lines with --on-error skip."
+_DROP_HINT = "Mend the line, or drop such lines with `on_error='skip'`."
 # Parts whose type holds one of these words need a processor: image, image_url, input_audio, …
 _MEDIA = ("image", "audio", "video", "file")
 
@@ -111,13 +111,13 @@ def decode_record(line: bytes) -> dict[str, Any]:  # Any: JSON values
         if line.strip() == CUT_ARRAY:
             raise ConversationError(
                 "is missing: the JSON array of the file ends without its ]; expected a whole file.",
-                hint="Get the file again, or keep the records before its end with --on-error skip.",
+                hint="Get the file again, or keep the records before its end with `on_error='skip'`.",
             ) from error
         if line.startswith(CUT_FILE):
             raise ConversationError(
                 f"is missing, and all behind it: the file is damaged here ({line[1:].decode().strip()}); "
                 "expected a whole file.",
-                hint="Get the file again, or keep the records before the damage with --on-error skip.",
+                hint="Get the file again, or keep the records before the damage with `on_error='skip'`.",
             ) from error
         if half := _HALF_A_PAIR.search(line):
             raise ConversationError(

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from enum import StrEnum
 from typing import Any
 
+from tokscore.dataset.choices import MessageForm
 from tokscore.dataset.tokens import MessageFlag
 from tokscore.rendering.messages.changes import CHANGES, PARTS, Change, Changed, change_messages
 from tokscore.rendering.messages.needs import Needs
 
 Message = Mapping[str, Any]  # Any: JSON values
-
-
-class MessageForm(StrEnum):
-    """How messages are shown to a template."""
-
-    AUTO = "auto"  # as they are, as servers do where the template refuses them or a server recorded them
-    SERVER = "server"  # as servers do
-    AS_IS = "as-is"  # as they are
 
 
 _ARGUMENTS = Change(MessageFlag.ARGUMENTS)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from tokscore.dataset.choices import MessageForm
 from tokscore.dataset.errors import ConversationError
 from tokscore.dataset.tokens import MessageFlag
 from tokscore.rendering.conversations.conversation import Conversation
-from tokscore.rendering.messages.forms import MessageForm
 from tokscore.rendering.messages.needs import Needs
 from tokscore.rendering.messages.showing import Print, shown_forms
 from tokscore.rendering.templates.render import RefusedError
@@ -30,7 +30,7 @@ _OTHER_FORMS = {
     MessageForm.AUTO: (MessageForm.SERVER,),
     MessageForm.SERVER: (MessageForm.AUTO,),
 }
-_DROP = "or drop such conversations with --on-error skip."
+_DROP = "or drop such conversations with `on_error='skip'`."
 
 
 def explained(
@@ -67,7 +67,7 @@ def _tries(
         for shown in shown_forms(conversation, template, other, needs):
             if shown.flags or shown.conversation is not conversation:
                 yield (
-                    f"Give --messages {other}, which works here: {_changes(shown.flags)}.",
+                    f"Give `messages='{other}'`, which works here: {_changes(shown.flags)}.",
                     shown.conversation,
                 )
     if conversation.tools is not None:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from tokscore.dataset.choices import MessageForm
 from tokscore.dataset.tokens import MessageFlag
 from tokscore.rendering.conversations.conversation import Conversation
-from tokscore.rendering.messages.forms import MessageForm, forms_of
+from tokscore.rendering.messages.forms import forms_of
 from tokscore.rendering.messages.needs import Needs
 from tokscore.rendering.templates.render import RefusedError, RenderedText, read_names
 

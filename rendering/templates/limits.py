@@ -87,7 +87,7 @@ class TemplateUsage:
             raise TemplateLimitError(
                 f"makes the chat template print {n:,} characters; "
                 f"expected at most {limit:,} and {FACTOR} times those of the conversation.",
-                hint=f"Allow more with --template-characters N: one in {PRINTED_SHARE} may be printed.",
+                hint=f"Allow more with `template_characters=N`: one in {PRINTED_SHARE} may be printed.",
             )
 
     def take(self, n: int) -> None:
@@ -107,14 +107,14 @@ class TemplateUsage:
         if self.n_characters + n > self._allowed:
             raise TemplateLimitError(
                 f"makes the chat template build more than {self._limits.n_characters:,} characters.",
-                hint="Allow more with --template-characters N.",
+                hint="Allow more with `template_characters=N`.",
             )
 
     def _check_time(self) -> None:
         if thread_time() > self._deadline:
             raise TemplateLimitError(
                 f"keeps the chat template busy for more than {self._limits.cpu_s:g} s; it may never end.",
-                hint="Allow more with --template-timeout S.",
+                hint="Allow more with `template_timeout=S`.",
             )
 
 

@@ -34,8 +34,8 @@ TEMPLATE_FAILURES = (
     AssertionError,
 )
 _TEMPLATE_HINT = (
-    "Not every template takes tools, null content or all roles: choose another with --template, "
-    "or drop such conversations with --on-error skip."
+    "Not every template takes tools, null content or all roles: choose another with `template`, "
+    "or drop such conversations with `on_error='skip'`."
 )
 _OWN_TYPES = re.compile(
     r"(?:tokscore\.rendering\.templates\.(?:strings|values)\.)?Tracked(Str|Dict|List|Int|Float|Bool)\b"

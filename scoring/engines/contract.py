@@ -13,12 +13,6 @@ if TYPE_CHECKING:
 
     from tokscore.dataset.manifest import ModelIdentity, Setting
 
-# Engine name -> "module:class". The class is called as `Engine(spec, longest)`, see `load.py`.
-ENGINES: Mapping[str, str] = {
-    "vllm": "tokscore.scoring.engines.vllm.engine:VllmEngine",
-    "transformers": "tokscore.scoring.engines.transformers:TransformersEngine",
-}
-
 
 class TokenSequence(NamedTuple):
     """One sequence to score.

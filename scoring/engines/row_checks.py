@@ -170,7 +170,7 @@ def check_scores(
         if n_nan:
             raise ConversationError(
                 f"conversation {conversation_id} has {n_nan} NaN among its {values.size} {name}.",
-                hint="Look at the weights, or try --dtype float32 or another engine.",
+                hint="Look at the weights, or try `dtype='float32'` or another engine.",
             )
         if values.size and float(values.max()) > POSITIVE_LOGPROB_TOLERANCE:
             raise ConversationError(
@@ -183,5 +183,5 @@ def check_scores(
     if fault is not None:
         raise ConversationError(
             f"conversation {conversation_id}, row {fault.row} of {n_rows}: {fault.reason}.",
-            hint="No distribution has these numbers together. Try another --engine-path or --engine.",
+            hint="No distribution has these numbers together. Try another `engine_path` or `engine`.",
         )

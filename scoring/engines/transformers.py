@@ -56,10 +56,10 @@ class TransformersEngine:
         self.identity: ModelIdentity = spec.identity
         self.max_length = spec.model.max_length
         self.vocab_size = spec.model.vocab_size
-        self._top_k = spec.top_k
-        self._temperature = spec.temperature
+        self._top_k = spec.settings.top_k
+        self._temperature = spec.settings.temperature
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._batch_tokens = spec.options.batch_tokens or BATCH_TOKENS[self._device.type]
+        self._batch_tokens = spec.settings.batch_tokens or BATCH_TOKENS[self._device.type]
         loaded = load_model(spec.model, spec.identity.dtype, self._device)
         self._model: Model = loaded.model
         self.chunk_rows = max(1, LOGITS_BYTES[self._device.type] // (4 * self.vocab_size))

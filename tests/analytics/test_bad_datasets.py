@@ -171,7 +171,7 @@ def test_bad_conversations_are_left_out_of_a_comparison_and_counted(
     teacher = tmp_path / "teacher"
     shutil.copytree(whole[0], teacher)
     damage(*whole)
-    with pytest.raises(InputError, match="--on-error skip"):
+    with pytest.raises(InputError, match="`on_error='skip'`"):
         run("diff", teacher, whole[0])
     report, stderr = run("diff", teacher, whole[0], "--on-error", "skip")
     assert (report["n_conversations"], report["n_skipped"]) == (3, 1)

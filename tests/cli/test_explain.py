@@ -187,7 +187,7 @@ def test_the_first_difference_from_transformers_is_marked(
         tokenizer.hf, "apply_chat_template", lambda *a, **k: theirs(*a, **k).replace("Yo", "Yes")
     )
     path = write_jsonl(RECORD)
-    source = ConversationSource(plan_files([str(path)]), Renderer(tokenizer), {})
+    source = ConversationSource(plan_files([str(path)]), Renderer(tokenizer))
     (explanation,) = explain(source, "a")
     assert explanation.difference is not None
     assert "'o<|im_end|>\\n' here, 'es<|im_end|>\\n' there" in explanation.difference.reason

@@ -15,9 +15,9 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
-from tokscore.cli.engine_options import parse_arguments
 from tokscore.cli.main import app
 from tokscore.cli.printing.tables import duration, size_in_words
+from tokscore.cli.setting_options import parse_arguments
 from tokscore.dataset.errors import TokscoreError, UsageError
 from tokscore.dataset.manifest import read_manifest
 from tokscore.dataset.reading import Dataset
@@ -59,7 +59,7 @@ def test_only_sampled_tokens_of_short_conversations(
     assert rows["logprob"].is_not_null().equals(rows["is_sampled"].alias("logprob"))
     settings = read_manifest(out).settings
     assert (settings["score"], settings["max_length"], settings["head_dtype"]) == ("sampled", 80, "model")
-    assert [f.reason for f in Dataset(out).failures()] == ["has 112 tokens; --max-length is 80."]
+    assert [f.reason for f in Dataset(out).failures()] == ["has 112 tokens; `max_length` is 80."]
     n_written, n_read = rows.height, rows.height // 5 * 4
     assert "engine: device cpu, batch tokens 64" in result.stderr
     assert (

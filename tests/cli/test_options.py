@@ -1,37 +1,56 @@
 from __future__ import annotations
 
-from enum import StrEnum
+import inspect
+from dataclasses import fields
+from typing import get_type_hints
 
 import pytest
 
-from tokscore.analytics import GroupBy
-from tokscore.analytics.divergence.sampled_kl import Sampler
-from tokscore.analytics.report.metrics import Metric
-from tokscore.cli import options
-from tokscore.dataset.choices import OnError
-from tokscore.rendering.attribution.length import Truncate
-from tokscore.rendering.attribution.renderer import Verify
+from tokscore.cli import main
+from tokscore.cli.printing.option_names import as_options
+from tokscore.rendering import RenderSettings, render
+from tokscore.rendering.attribution.settings import RenderKeywords
 from tokscore.rendering.templates.limits import DEFAULT_LIMITS, TemplateLimits
-from tokscore.scoring import ENGINES
-from tokscore.scoring.engines.spec import AUTO, DTYPES
-
-
-@pytest.mark.parametrize(
-    ("choices", "values"),
-    [
-        (options.GroupBy, list(GroupBy)),
-        (options.MetricChoice, list(Metric)),
-        (options.SamplerChoice, list(Sampler)),
-        (options.OnErrorChoice, list(OnError)),
-        (options.VerifyChoice, list(Verify)),
-        (options.TruncateChoice, list(Truncate)),
-        (options.EngineChoice, [AUTO, *ENGINES]),
-        (options.DtypeChoice, list(DTYPES)),
-    ],
-)
-def test_the_choices_of_an_option_are_those_of_its_room(choices: type[StrEnum], values: list[str]) -> None:
-    assert sorted(choices) == sorted(values)
+from tokscore.scoring import EngineSettings, score
 
 
 def test_the_limits_on_templates_are_those_of_the_room() -> None:
-    assert TemplateLimits(options.TEMPLATE_TIMEOUT_S, options.TEMPLATE_CHARACTERS) == DEFAULT_LIMITS
+    settings = RenderSettings()
+    assert TemplateLimits(settings.template_timeout, settings.template_characters) == DEFAULT_LIMITS
+
+
+def test_type_checkers_are_told_every_setting_of_rendering() -> None:
+    assert list(get_type_hints(RenderKeywords)) == [field.name for field in fields(RenderSettings)]
+
+
+@pytest.mark.parametrize(
+    ("call", "command", "kinds"),
+    [
+        (render, main.render.render, [RenderSettings]),
+        (score, main.logprobs.logprobs, [EngineSettings, RenderSettings]),
+    ],
+)
+def test_a_setting_is_a_keyword_and_an_option(call: object, command: object, kinds: list[type]) -> None:
+    keywords, shown = inspect.signature(call).parameters, inspect.signature(command).parameters
+    for field in (field for kind in kinds for field in fields(kind)):
+        assert field.name in keywords
+        assert field.name in shown
+        assert f"    {field.name}: " in (call.__doc__ or "")
+
+
+def test_an_unknown_setting_is_refused_by_its_name() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'tempalte'"):
+        render([{"messages": []}], "model", tempalte="x")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("`top_k` is -1; expected at least 0.", "--top-k is -1; expected at least 0."),
+        ("drop such lines with `on_error='skip'`.", "drop such lines with --on-error skip."),
+        ("say so: `engine_arg` max_model_len=N.", "say so: --engine-arg max_model_len=N."),
+        ("the field `unheard_of` is no argument", "the field `unheard_of` is no argument"),
+    ],
+)
+def test_messages_of_the_library_name_options_on_the_command_line(message: str, shown: str) -> None:
+    assert as_options(message) == shown

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tokscore.cli.main import app
+from tokscore.cli.printing.option_names import as_options
 from tokscore.cli.selfcheck import EPILOG
 from tokscore.dataset.errors import UsageError
 
@@ -96,7 +97,7 @@ def test_options_that_only_vllm_has_are_refused_for_another_engine(tiny_model: P
         app, ["selfcheck", "-m", str(tiny_model), "--engine", "transformers", "--quantization", "fp8"]
     )
     assert isinstance(done.exception, UsageError)
-    assert "--quantization" in str(done.exception)
+    assert "--quantization is for vllm" in as_options(str(done.exception))
 
 
 def test_the_conversations_that_come_with_it_need_no_system_role_or_tools() -> None:

@@ -15,8 +15,7 @@ import pytest
 
 from tokscore.analytics.trajectories.counts import branch_counts, trace_counts
 from tokscore.analytics.trajectories.limit_report import as_trace, parse_limits
-from tokscore.analytics.trajectories.limits import LimitCount, Limits
-from tokscore.cli.options import LimitCountChoice
+from tokscore.analytics.trajectories.limits import Limits
 from tokscore.dataset.errors import UsageError
 from tokscore.dataset.manifest import Manifest, Part, TokenizerIdentity
 from tokscore.dataset.schema import DatasetKind
@@ -167,16 +166,12 @@ def test_another_limit_is_wrong_usage(tokscore: Run, dataset: Path, text: str) -
 
 
 def test_a_limit_given_twice_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"--limit total is given twice, as 5 and 6; give one"):
+    with pytest.raises(UsageError, match=r"`limit` total is given twice, as 5 and 6; give one"):
         parse_limits(["total=5", "input=3", "total=6"])
 
 
 def test_limits_are_read_by_name() -> None:
     assert parse_limits(["total=5", "max_turns=2"]) == Limits(max_turns=2, total=5)
-
-
-def test_the_choices_of_limit_count_are_those_of_the_room() -> None:
-    assert list(LimitCountChoice) == list(LimitCount)
 
 
 def test_the_tree_of_branches_holds_their_tokens() -> None:

@@ -20,15 +20,14 @@ import typer
 from typer.testing import CliRunner
 
 from tokscore import analytics
-from tokscore.cli.engine_options import EnginePathChoice
 from tokscore.cli.main import app
 from tokscore.cli.selfcheck import _document
+from tokscore.dataset.choices import MessageForm
 from tokscore.dataset.manifest import SETTINGS, ModelIdentity, read_manifest
 from tokscore.dataset.tokens import CHANGES, MessageFlag
 from tokscore.rendering.attribution import sampled
 from tokscore.rendering.attribution.generation_tags import Policy
 from tokscore.rendering.drift import DriftKind
-from tokscore.rendering.messages.forms import MessageForm
 from tokscore.rendering.messages.showing import NO_TOOLS_STATUS
 from tokscore.rendering.reading.formats import FORMATS
 from tokscore.rendering.reading.formats.anthropic import REDACTED_STATUS
@@ -43,6 +42,7 @@ from tokscore.rendering.recorded_ids.attribute import (
 from tokscore.scoring import ENGINES, EngineSpec
 from tokscore.scoring.agreement import Agreement
 from tokscore.scoring.engines.model import ModelFiles
+from tokscore.scoring.engines.settings import EnginePath, EngineSettings
 from tokscore.scoring.selfcheck import Chosen, Line, NoiseFloor, SelfCheck
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -173,7 +173,7 @@ def test_the_keys_of_a_selfcheck_are_documented() -> None:
     identity = ModelIdentity("model", None, None, 3, "float32", "vllm", "0")
     floor = NoiseFloor(0.0, 0.0, 0.0, agreement, agreement)
     found = SelfCheck(identity, identity, {}, 1, agreement, floor, True, [Line("max", 0.0, 1.0)])
-    spec = EngineSpec(ModelFiles(Path(), "model", None, 3, 8, 8, "float32", 1), identity, 20, 1.0)
+    spec = EngineSpec(ModelFiles(Path(), "model", None, 3, 8, 8, "float32", 1), identity, EngineSettings())
     document = _document(found, Chosen([], [], 0, 0), spec)
     keys = {*document, *document["reference"], *agreement._asdict(), *floor._asdict(), *document["lines"][0]}
     page = (DOCS / "selfcheck.md").read_text(encoding="utf-8")
@@ -235,7 +235,7 @@ def test_the_commands_on_a_page_have_those_options(page: Path, scripts: dict[str
             ],
         ),
         ("messages.md", [*CHANGES, *MessageForm, NO_TOOLS_STATUS]),
-        ("scoring.md", [*ENGINES, *EnginePathChoice]),
+        ("scoring.md", [*ENGINES, *EnginePath]),
     ],
 )
 def test_a_page_names_every_value_of_what_it_explains(page: str, names: list[str]) -> None:

@@ -14,9 +14,9 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tokscore.dataset.choices import MessageForm
 from tokscore.rendering import ChatTokenizer, Renderer
-from tokscore.rendering.attribution.renderer import Verify
-from tokscore.rendering.messages.forms import MessageForm
+from tokscore.rendering.attribution.settings import Verify
 
 _CONTROL = re.compile(
     r"""<\|[^|<>\s'"]+\|> | <\|[a-z_]+> | <[a-z_]+\|> | <\|"\|> | <｜[^｜<>\s]+｜> | <end_of_utterance>""",

@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tokscore.rendering import ChatTokenizer, Renderer
-from tokscore.rendering.attribution.renderer import Verify
+from tokscore.rendering.attribution.settings import Verify
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 # Control tokens of each template, those that end a turn first.

@@ -10,15 +10,15 @@ import pytest
 
 from tests.rendering.attribution.test_sampled_truth import sampled_texts
 from tokscore.analytics.trajectories.counts import branch_counts, trace_counts
+from tokscore.dataset.choices import MessageForm
 from tokscore.dataset.tokens import FailedConversation, message_counts
 from tokscore.rendering import Conversation, ConversationError, RenderedTokens, Renderer
 from tokscore.rendering.conversations.trace import Node, NodeTokens, Trace, Usage, linear
-from tokscore.rendering.messages.forms import MessageForm
+from tokscore.rendering.inputs import open_source
 from tokscore.rendering.reading.formats import load_format, parse_record
 from tokscore.rendering.reading.formats.format import Place
 from tokscore.rendering.recorded_ids.attribute import attribute_recorded, branch_items
 from tokscore.rendering.recorded_ids.branch import RecordedBranch
-from tokscore.rendering.source import open_source
 
 from .families import Families
 from .shapes import TOOLS, assistant, call, system, tool, user

@@ -13,7 +13,7 @@ import pytest
 from tests.sweeps import sweep
 from tokscore.dataset.tokens import FailedConversation
 from tokscore.rendering import ChatTokenizer, Conversation, RenderedTokens, Renderer
-from tokscore.rendering.source import open_source
+from tokscore.rendering.inputs import open_source
 
 TOOL_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% if m.tool_calls %}{{ m.tool_calls | tojson }}"

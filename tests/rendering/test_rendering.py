@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,7 +13,7 @@ import pytest
 
 from tokscore.dataset.tokens import message_counts, run_starts
 from tokscore.rendering import ChatTokenizer, Conversation, ConversationError, RenderedTokens, Renderer
-from tokscore.rendering.attribution.renderer import Verify
+from tokscore.rendering.attribution.settings import Verify
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "render_golden.json").read_text())
 
@@ -152,7 +151,7 @@ def test_a_difference_from_transformers_is_an_error(
 
 
 def test_the_date_of_a_template_is_that_of_the_run(assets: Path) -> None:
-    rendering = renderer(assets, "llama3_1", "llama3_2.jinja", now=dt.datetime(2024, 7, 1, 12, 0))
+    rendering = renderer(assets, "llama3_1", "llama3_2.jinja", template_time="2024-07-01T12:00")
     tokens = rendering.render(Conversation([user("Hi"), assistant("Yo")]))
     assert "Today Date: 01 Jul 2024" in rendering.tokenizer.hf.decode(tokens.token_ids)
 

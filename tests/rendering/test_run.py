@@ -117,7 +117,7 @@ def test_a_repeated_id_is_told(tiny_model: Path) -> None:
         ([RECORDS[0], "b.jsonl"], {}, "record 2 is str"),
         (["b.jsonl", RECORDS[0]], {}, "there is dict among the paths"),
         ({"messages": [{"role": "user", "content": {1, 2}}]}, {}, "record 1 cannot be written as JSON: it holds set"),
-        (RECORDS, {"verify": "some"}, "--verify is 'some'; expected sample, full, off"),
+        (RECORDS, {"verify": "some"}, "`verify` is 'some'; expected sample, full, off"),
         (RECORDS, {"truncate": "left"}, "needs a length"),
         (RECORDS, {"truncate": "middle", "max_tokens": 5}, "expected error, left, right"),
         (RECORDS, {"max_tokens": 0}, "expected at least 1"),

@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM  # noqa: F401 (so that 
 
 import tokscore.rendering.attribution.renderer
 import tokscore.scoring.engines.transformers  # noqa: F401 (likewise)
-from tokscore.rendering.source import open_source
+from tokscore.rendering.inputs import open_source
 from tokscore.scoring import plan_engine
 from tokscore.scoring.run import score
 

@@ -128,7 +128,7 @@ def test_a_model_configured_for_fast_prefill_is_refused(
     name: str, start: EngineStarter, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where the model's own configuration switches it on, and no argument did."""
-    from tokscore.scoring.engines.vllm.settings import check_config
+    from tokscore.scoring.engines.vllm.arguments import check_config
 
     config = start(name, tiny_llama)._engine.vllm_config
     check_config(config, MAX_LENGTH)

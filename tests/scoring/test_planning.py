@@ -53,7 +53,7 @@ def test_the_plan_does_not_depend_on_the_number_of_workers(
     lengths = [len(item.tokens) for item in answered]
     assert found[0][0] == RunPlan(len(rendered), len(answered), sum(lengths), max(lengths))
     failed = [item.reason for item in items if isinstance(item, FailedConversation)]
-    n_long = sum("--max-length is 150" in reason for reason in failed)
+    n_long = sum("`max_length` is 150" in reason for reason in failed)
     assert (n_long, len(failed) - n_long) == (sum(i % 5 == 1 and i % 7 > 0 for i in range(40)), 6)
     assert found[0][2][0] == 40
 

@@ -16,7 +16,7 @@ from tokscore.dataset.errors import ConversationError, EngineError, InputError, 
 from tokscore.dataset.manifest import read_manifest
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.schema import SCORES, DatasetKind
-from tokscore.rendering.source import open_source
+from tokscore.rendering.inputs import open_source
 from tokscore.scoring import EngineSpec, SequenceScores, TokenSequence, plan_engine
 from tokscore.scoring.run import score
 
@@ -53,7 +53,7 @@ class FakeEngine:
 
 
 def faked(spec: EngineSpec, change: object) -> FakeSpec:
-    return FakeSpec(spec.model, spec.identity, spec.top_k, spec.temperature, change=change)
+    return FakeSpec(spec.model, spec.identity, spec.settings, change=change)
 
 
 def never_started(spec: EngineSpec) -> FakeSpec:
@@ -61,7 +61,7 @@ def never_started(spec: EngineSpec) -> FakeSpec:
         def start(self, longest: int | None = None) -> object:
             pytest.fail("the engine was started")
 
-    return Unstartable(spec.model, spec.identity, spec.top_k, spec.temperature)
+    return Unstartable(spec.model, spec.identity, spec.settings)
 
 
 def sequences(*lengths: int) -> list[list[int]]:
@@ -173,7 +173,7 @@ def test_other_settings_are_refused_with_what_differs(
     source = MemorySource([sequences(5)])
     score(source, tmp_path, spec)
     with pytest.raises(UsageError, match=f"{setting.replace('_', '-')} is .* there and {value} here"):
-        score(source, tmp_path, replace(spec, **{setting: value}))
+        score(source, tmp_path, replace(spec, settings=replace(spec.settings, **{setting: value})))
 
 
 def test_the_maximum_length_is_scored_and_one_more_is_not(spec: EngineSpec, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tokscore.dataset.errors import EngineError, UsageError
 from tokscore.scoring import SequenceScores, plan_engine
 from tokscore.scoring.agreement import agreement, is_bitwise_equal
-from tokscore.scoring.selfcheck import choose, default_limits, selfcheck
+from tokscore.scoring.selfcheck import choose, default_tolerance, selfcheck
 
 from .samples import MemorySource, random_ids
 
@@ -84,7 +84,7 @@ def test_a_float32_engine_passes_on_its_defaults(tiny_llama: Path, name: str) ->
     reference = plan_engine(str(tiny_llama), engine="transformers", top_k=5, dtype="float32")
     spec = plan_engine(str(tiny_llama), engine=name, top_k=5)
     source = MemorySource([[random_ids(seed, n).tolist() for seed, n in enumerate(LENGTHS)]])
-    found = selfcheck(choose(source, spec), spec, reference, default_limits("float32"))
+    found = selfcheck(choose(source, spec), spec, reference, default_tolerance("float32"))
     assert found.is_passed
     assert found.is_deterministic
     assert found.against_reference.n_tokens == sum(LENGTHS) - len(LENGTHS)
@@ -98,7 +98,7 @@ def test_bfloat16_misses_the_limits_of_float32_and_says_by_how_much(tiny_llama: 
     spec = plan_engine(str(tiny_llama), engine="transformers", top_k=5, dtype="bfloat16")
     source = MemorySource([[random_ids(seed, n).tolist() for seed, n in enumerate(LENGTHS)]])
     chosen = choose(source, spec)
-    found = selfcheck(chosen, spec, reference, default_limits("float32"))
+    found = selfcheck(chosen, spec, reference, default_tolerance("float32"))
     assert [line.name for line in found.lines if not line.is_passed][:2] == [
         "against_reference.max",
         "against_reference.mean",

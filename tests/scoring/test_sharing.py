@@ -14,7 +14,7 @@ from tokscore.dataset.errors import InputError
 from tokscore.dataset.manifest import read_manifest
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.schema import DatasetKind
-from tokscore.scoring import EngineOptions, EngineSpec, Shard, plan_engine
+from tokscore.scoring import EngineSettings, EngineSpec, Shard, plan_engine
 from tokscore.scoring.run import score
 
 from .samples import MemorySource, random_ids
@@ -93,7 +93,7 @@ def test_how_the_engine_scored_is_in_the_manifest_and_the_parts(spec: EngineSpec
     assert manifest.plan_hash == manifest.sealed().plan_hash
 
     # Batches change rounding, not what is asked for: the run goes on, and says so.
-    other = EngineSpec(spec.model, spec.identity, 3, 1.0, EngineOptions(batch_tokens=64))
+    other = EngineSpec(spec.model, spec.identity, EngineSettings(top_k=3, batch_tokens=64))
     score(source, tmp_path, other, tell=lines.append)
     assert lines[-1].startswith(
         "warning: the engine runs otherwise than when this dataset was begun: batch-tokens was 2048 and is 64."
@@ -109,5 +109,5 @@ def test_longer_conversations_than_wanted_are_error_rows(spec: EngineSpec, tmp_p
     source = MemorySource([[ids(0, 9), ids(1, 10)]])
     summary = score(source, tmp_path, spec, max_length=9, on_error=OnError.SKIP)
     assert (summary.n_conversations, summary.n_failed) == (1, 1)
-    assert [f.reason for f in Dataset(tmp_path).failures()] == ["has 10 tokens; --max-length is 9."]
+    assert [f.reason for f in Dataset(tmp_path).failures()] == ["has 10 tokens; `max_length` is 9."]
     assert read_manifest(tmp_path).settings["max_length"] == 9

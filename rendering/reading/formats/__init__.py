@@ -101,7 +101,7 @@ def parse_record(
             raise ConversationError(
                 f"looks like the format {other.name}, and the records before it like {chosen.name}; "
                 "expected one format a run.",
-                hint=f"Give the files one by one, or --input-format {other.name}.",
+                hint=f"Give the files one by one, or `input_format='{other.name}'`.",
             )
     elif not is_given and not chosen.holds_ids(record):
         other = _format_of_ids(record)
@@ -109,7 +109,7 @@ def parse_record(
             raise ConversationError(
                 f"carries token ids in the format {other.name}, and the records before it look like "
                 f"{chosen.name}, which would leave them out; expected one format a run.",
-                hint=f"Give the files one by one, or --input-format {other.name}; "
-                f"--input-format {chosen.name} renders the messages instead.",
+                hint=f"Give the files one by one, or `input_format='{other.name}'`; "
+                f"`input_format='{chosen.name}'` renders the messages instead.",
             )
     return chosen.parse(record, place)

@@ -40,7 +40,7 @@ class Format:
     """One format.
 
     Attributes:
-        name: As given to `--input-format`.
+        name: As given to `input_format`.
         fields: The fields that are read, in the words of the project that writes them.
         has_logprobs: Records can carry logprobs.
         has_branches: One record can hold several branches.

@@ -28,8 +28,8 @@ def _parse(record: Mapping[str, Any], _place: Place) -> Conversation:  # Any: JS
         raise ConversationError(
             f"is missing; expected a list of messages, found the texts {' and '.join(_PAIR)}.",
             path="$.messages",
-            hint="--input-format alpaca reads them as a question and its answer, --input-format text-dump as "
-            "text that a template has printed.",
+            hint="`input_format='alpaca'` reads them as a question and its answer, "
+            "`input_format='text-dump'` as text that a template has printed.",
         )
     return read_conversation(record)
 

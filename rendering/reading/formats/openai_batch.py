@@ -84,7 +84,7 @@ def _trace(record: Mapping[str, Any]) -> Trace:
     if "unusable" in record and "custom_id" not in record:
         raise ConversationError(
             str(record["unusable"]),
-            hint="Mend the file of outputs, or leave such lines out with --on-error skip.",
+            hint="Mend the file of outputs, or leave such lines out with `on_error='skip'`.",
             source=str(record.get("output", "")),
         )
     request, path = record, "$"

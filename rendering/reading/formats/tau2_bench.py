@@ -102,7 +102,7 @@ FORMAT = Format(
     fields="simulations[id, task_id, trial, seed, reward_info, termination_reason, messages[role, content, "
     "tool_calls[id, name, arguments], id, requestor, usage, raw_data]]. Tool calls of the simulated user and "
     "their results are left out, since the agent never sees them; a greeting that no model made is not "
-    "sampled. The agent's system prompt is not recorded, which the status says; give tools with --tools",
+    "sampled. The agent's system prompt is not recorded, which the status says; give tools with `tools`",
     has_logprobs=False,
     has_branches=False,
     example='{"id": "a", "task_id": "3", "trial": 0, "reward_info": {"reward": 1.0}, "messages": [{"role": '

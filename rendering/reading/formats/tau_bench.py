@@ -24,7 +24,7 @@ def _parse(record: Mapping[str, Any], _place: Place) -> Conversation:
 FORMAT = Format(
     name="tau-bench",
     fields="traj[role, content, tool_calls, tool_call_id, name], task_id, trial, reward, info. Tools are not "
-    "recorded: give them with --tools",
+    "recorded: give them with `tools`",
     has_logprobs=False,
     has_branches=False,
     example='{"task_id": 3, "trial": 0, "reward": 1.0, "info": {}, "traj": [{"role": "user", "content": '

@@ -19,9 +19,10 @@ from tokscore.scoring.engines.checkpoint.config import load_config
 from tokscore.scoring.engines.checkpoint.positions import switch_length_of
 from tokscore.scoring.engines.contract import SequenceScores, TokenSequence, last_line
 from tokscore.scoring.engines.row_checks import check_scores
+from tokscore.scoring.engines.settings import EnginePath
+from tokscore.scoring.engines.vllm.arguments import VllmSettings, check_config, vllm_settings
 from tokscore.scoring.engines.vllm.path_check import LIMIT, LIMIT_16_BIT, PLAIN_TOP_K, PathCheck, PathError
 from tokscore.scoring.engines.vllm.results import KEEP, from_flat, from_tensors, keep_tensors
-from tokscore.scoring.engines.vllm.settings import VllmSettings, check_config, vllm_settings
 from tokscore.scoring.engines.vllm.worker import MARK, WorkerSettings, runs_of
 
 if TYPE_CHECKING:
@@ -76,7 +77,9 @@ class VllmEngine:
         self._unused_weights = _check_weights(spec)
         self.details: Mapping[str, Setting] = {}
         reasons = []
-        for path in PATHS if spec.options.path == "auto" else (spec.options.path,):
+        for path in (
+            PATHS if spec.settings.engine_path is EnginePath.AUTO else (spec.settings.engine_path.value,)
+        ):
             try:
                 self._start(path)
             except (PathError, EngineError) as error:
@@ -154,7 +157,7 @@ class VllmEngine:
         self._on_cpu = bool(current_platform.is_cpu())
         gpu_bytes = None
         if self._on_cpu:
-            if self._spec.options.tensor_parallel * self._spec.options.pipeline_parallel == 1:
+            if self._spec.settings.tensor_parallel_size * self._spec.settings.pipeline_parallel_size == 1:
                 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
             # Otherwise vLLM leaves torch one thread, which suits a server that decodes.
             os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
@@ -171,12 +174,12 @@ class VllmEngine:
 
     def _install(self, settings: VllmSettings) -> dict[str, str]:
         """Have the workers score; with logits in float32 where that is asked for or costs little."""
-        wanted = self._spec.options.head_dtype
+        wanted = self._spec.settings.head_dtype
         attempts = {"auto": (not self._on_cpu, False), "float32": (True,), "model": (False,)}[wanted]
         reason: Exception | None = None
         for in_float32 in dict.fromkeys(attempts):
             worker = WorkerSettings(
-                self._spec.top_k, self._spec.temperature, in_float32, settings.logits_bytes
+                self._spec.settings.top_k, self._spec.settings.temperature, in_float32, settings.logits_bytes
             )
             try:
                 with _quiet():
@@ -190,12 +193,12 @@ class VllmEngine:
         raise PathError(last_line(reason)) if reason else AssertionError
 
     def _refuse_what_only_the_fused_path_can(self) -> None:
-        if self._spec.temperature != 1:
+        if self._spec.settings.temperature != 1:
             raise PathError(
                 f"vLLM's own step ignores the temperature for prompts, so it cannot score at "
-                f"{self._spec.temperature}; use --engine transformers"
+                f"{self._spec.settings.temperature}; use `engine='transformers'`"
             )
-        if self._spec.options.head_dtype == "float32" and self._spec.identity.dtype != "float32":
+        if self._spec.settings.head_dtype == "float32" and self._spec.identity.dtype != "float32":
             raise PathError("a float32 head needs the fused path")
 
     def _self_test(self, batch_tokens: int) -> float | None:
@@ -205,14 +208,16 @@ class VllmEngine:
             PathError: Rows are missing, impossible, or differ by more than rounding explains.
         """
         limit = LIMIT if self.identity.dtype == "float32" else LIMIT_16_BIT
-        check = PathCheck(self.vocab_size, self._spec.temperature, limit)
+        check = PathCheck(self.vocab_size, self._spec.settings.temperature, limit)
         sequences = check.sequences(self._longest, batch_tokens)
-        plain_top_k = min(self.vocab_size, max(PLAIN_TOP_K, self._spec.top_k))
+        plain_top_k = min(self.vocab_size, max(PLAIN_TOP_K, self._spec.settings.top_k))
         try:
             here = dict(self.score(sequences))
             for sequence in sequences:
                 scores = here[sequence.key]
-                check_scores(scores, sequence.n_rows, self._spec.top_k, "self-test", sequence.targets())
+                check_scores(
+                    scores, sequence.n_rows, self._spec.settings.top_k, "self-test", sequence.targets()
+                )
             if self._path == FLAT:
                 return None
             plain = dict(self._score(sequences, FLAT, plain_top_k))
@@ -226,7 +231,7 @@ class VllmEngine:
         Raises:
             EngineError: vLLM failed, or returned other rows than asked for.
         """
-        return self._score(sequences, self._path, self._spec.top_k)
+        return self._score(sequences, self._path, self._spec.settings.top_k)
 
     def _score(
         self, sequences: Iterable[TokenSequence], path: str, top_k: int
@@ -350,8 +355,8 @@ def _check_weights(spec: EngineSpec) -> str | None:
     model = spec.model
     config = load_config(model.path, model.name, trust_remote_code=model.trust_remote_code)
     # Packed weights have names and shapes of their own, and overrides make another configuration.
-    is_other = getattr(config, "quantization_config", None) is not None or spec.options.quantization
-    if is_other or spec.options.arguments.keys() & {"load_format", "hf_overrides"}:
+    is_other = getattr(config, "quantization_config", None) is not None or spec.settings.quantization
+    if is_other or spec.settings.engine_arg.keys() & {"load_format", "hf_overrides"}:
         return None
     stored = model.tensors()
     try:
@@ -419,5 +424,5 @@ def _engine_errors(what: str) -> Iterator[None]:
     except Exception as error:  # vLLM raises its own, pydantic's, torch's and built-in errors.
         raise EngineError(
             f"vLLM {what}: {last_line(error)}\n"
-            "Set VLLM_LOGGING_LEVEL=INFO to see its log, or use --engine transformers."
+            "Set VLLM_LOGGING_LEVEL=INFO to see its log, or use `engine='transformers'`."
         ) from error

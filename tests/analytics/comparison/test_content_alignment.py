@@ -210,7 +210,7 @@ def test_tokens_of_one_side_are_counted_by_group(conversation: Make, write_datas
 
 
 def test_another_template_is_refused_with_the_way_to_compare_it(sides: tuple[Path, Path, Path]) -> None:
-    with pytest.raises(InputError, match="compare only the text of messages: tokscore diff --align content"):
+    with pytest.raises(InputError, match="compare only the text of messages: `align='content'`"):
         diff_report(sides[0], sides[2])
 
 
@@ -249,7 +249,7 @@ def test_no_shared_content_is_refused(conversation: Make, write_dataset: Make) -
 
 
 def test_estimates_from_sampled_tokens_are_refused(sides: tuple[Path, Path, Path]) -> None:
-    with pytest.raises(UsageError, match="--align content leaves some out"):
+    with pytest.raises(UsageError, match="`align='content'` leaves some out"):
         diff_report(sides[0], sides[2], align="content", sampled_by="student")
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tokscore.analytics.divergence.sampled_kl import SampledKl, Sampler, sampled_kl
+from tokscore.analytics.divergence.sampled_kl import SampledKl, sampled_kl
 from tokscore.analytics.divergence.topk import TokenError, TopK
+from tokscore.dataset.choices import Sampler
 from tokscore.dataset.errors import InputError
 
 FloatArray = NDArray[np.float64]

@@ -12,9 +12,10 @@ from tokscore.analytics import stats_report as stats
 from tokscore.analytics.report.grouping import Grouping, groups_of
 from tokscore.analytics.report.keeping import Keeping
 from tokscore.analytics.report.messages import message_rows
-from tokscore.analytics.report.metrics import Metric, level_limits, levels, metric_values, salience
+from tokscore.analytics.report.metrics import level_limits, levels, metric_values, salience
 from tokscore.analytics.report.reading import ComparedDatasets, open_scores, read_scored
 from tokscore.analytics.report.totals import TokenSample, Totals
+from tokscore.dataset.choices import Metric
 
 
 def test_levels_hold_the_shares_they_are_named_for() -> None:

@@ -92,5 +92,5 @@ def test_a_limit_keeps_the_most_divergent_and_says_how_many_are_out(
 
 
 def test_too_small_a_limit_is_refused(scores: Any, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--html-max-mb is 1; expected at least"):
+    with pytest.raises(UsageError, match="`html_max_mb` is 1; expected at least"):
         write_stats_report(scores.teacher, tmp_path / "report.html", max_mb=1)

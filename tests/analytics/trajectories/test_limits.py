@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokscore.analytics.trajectories.counts import TokenCounts
-from tokscore.analytics.trajectories.limits import LimitCount, LimitName, Limits, Stop, first_stop
+from tokscore.analytics.trajectories.limits import LimitName, Limits, Stop, first_stop
+from tokscore.dataset.choices import LimitCount
 from tokscore.dataset.errors import ConversationError, UsageError
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, NodeTokens, Trace, linear
 

@@ -10,8 +10,9 @@ import pytest
 
 from tokscore.analytics.trajectories.counts import TokenCounts, branch_counts, trace_counts
 from tokscore.analytics.trajectories.limit_report import as_trace, limit_traces
-from tokscore.analytics.trajectories.limits import LimitCount, Limits
+from tokscore.analytics.trajectories.limits import Limits
 from tokscore.analytics.trajectories.recorded import RecordedInput
+from tokscore.dataset.choices import LimitCount
 from tokscore.dataset.tokens import RenderedConversation
 from tokscore.rendering import ChatTokenizer, Renderer
 from tokscore.rendering.conversations.trace import Trace
@@ -70,7 +71,7 @@ EXPECTED = {  # branches, turns, total, total by branches
 
 def rendered_trace(path: Path, model: Path) -> Trace:
     plan = plan_files([str(path)])
-    source = ConversationSource(plan, Renderer(ChatTokenizer(str(model))), {}, records=Records(plan))
+    source = ConversationSource(plan, Renderer(ChatTokenizer(str(model))), records=Records(plan))
     found = [each for part in source.parts for each in source.read(part)]
     tokens = [each.tokens for each in found if isinstance(each, RenderedConversation)]
     assert tokens, found

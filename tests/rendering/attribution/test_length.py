@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tokscore.rendering import ChatTokenizer, Conversation, ConversationError, RenderedTokens, Renderer
-from tokscore.rendering.attribution.length import LengthLimit, Truncate
+from tokscore.rendering.attribution.length import LengthLimit
+from tokscore.rendering.attribution.settings import Truncate
 
 MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello there!"}]
 
@@ -40,5 +41,5 @@ def test_a_conversation_of_the_allowed_length_is_left_alone(
 
 
 def test_a_conversation_beyond_it_is_an_error_by_default(tokens: RenderedTokens) -> None:
-    with pytest.raises(ConversationError, match=f"has {len(tokens)} tokens; --max-tokens allows 5"):
+    with pytest.raises(ConversationError, match=f"has {len(tokens)} tokens; `max_tokens` allows 5"):
         LengthLimit(5).apply(tokens)

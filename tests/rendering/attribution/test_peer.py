@@ -19,7 +19,7 @@ from tests.rendering.families import Families
 from tests.rendering.peer import load_peer
 from tests.rendering.shapes import SHAPES
 from tokscore.rendering import ConversationError, RenderedTokens
-from tokscore.rendering.attribution.renderer import Verify
+from tokscore.rendering.attribution.settings import Verify
 
 
 class Pair(NamedTuple):

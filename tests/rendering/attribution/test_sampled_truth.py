@@ -11,7 +11,7 @@ from tests.rendering.families import Families
 from tests.rendering.shapes import SHAPES
 from tokscore.rendering import Conversation, ConversationError, RenderedTokens, Renderer
 from tokscore.rendering.attribution.generation_tags import Policy
-from tokscore.rendering.attribution.renderer import Verify
+from tokscore.rendering.attribution.settings import Verify
 
 UNEXPLAINED = {Policy.OTHER, Policy.UNKNOWN}
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import CHATML
 from tokscore.rendering import ChatTokenizer, Conversation, ConversationError, InputError, Renderer
-from tokscore.rendering.attribution.renderer import Verify
+from tokscore.rendering.attribution.settings import Verify
 from tokscore.rendering.attribution.vocabulary_table import vocabulary_table
 
 CONVERSATION = Conversation(

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tokscore.analytics.trajectories.counts import branch_counts, trace_counts
-from tokscore.analytics.trajectories.limits import LimitCount, Limits, first_stop
+from tokscore.analytics.trajectories.limits import Limits, first_stop
+from tokscore.dataset.choices import LimitCount
 from tokscore.rendering.conversations.branch_tree import merged
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, NodeTokens, Trace
 from tokscore.rendering.recorded_ids.branch import joined_logprobs

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.rendering.families import Families
+from tokscore.dataset.choices import MessageForm
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering import ChatTokenizer, Conversation, Renderer
-from tokscore.rendering.messages.forms import MessageForm
 
 Message = dict[str, Any]
 USER = {"role": "user", "content": "hi"}
@@ -70,14 +70,14 @@ def test_what_a_template_refuses_is_named_with_what_works(
     error = refused(renderer, messages)
     assert place in error.reason
     assert fix in error.hint
-    assert "--messages auto" in error.hint
+    assert "`messages='auto'`" in error.hint
     families.renderer(template, source=source).render(Conversation(messages))
 
 
 def test_arguments_that_are_broken_are_named(families: Families) -> None:
     error = refused(families.renderer("glm4moe"), called('{"a": '))
     assert "messages[2].tool_calls[0].function.arguments is JSON text" in error.reason
-    assert "--messages server" in error.hint
+    assert "`messages='server'`" in error.hint
     assert "become {}" in error.hint
     families.renderer("glm4moe", messages=MessageForm.SERVER).render(Conversation(called('{"a": ')))
 

@@ -12,11 +12,11 @@ import pytest
 
 from tests.rendering.families import Families
 from tests.rendering.mistral import mistral_templates
+from tokscore.dataset.choices import MessageForm
 from tokscore.dataset.errors import ConversationError
 from tokscore.dataset.tokens import MessageFlag, RenderedTokens
 from tokscore.rendering import Conversation, Renderer
 from tokscore.rendering.attribution.renderer import Verify
-from tokscore.rendering.messages.forms import MessageForm
 from tokscore.rendering.templates.render import TEMPLATE_FAILURES
 
 Message = dict[str, Any]
@@ -169,7 +169,10 @@ def rendering(families: Families, assets: Path) -> Callable[..., Renderer]:
 
 def text_by_transformers(renderer: Renderer, messages: list[Message]) -> str:
     text = renderer.tokenizer.hf.apply_chat_template(
-        messages, chat_template=renderer.tokenizer.template, tokenize=False, **renderer._kwargs
+        messages,
+        chat_template=renderer.tokenizer.template,
+        tokenize=False,
+        **renderer.settings.template_kwargs,
     )
     assert isinstance(text, str)
     return text
@@ -213,7 +216,7 @@ def test_as_is_shows_nothing_otherwise(rendering: Callable[..., Renderer], case:
     except (jinja2.TemplateError, *TEMPLATE_FAILURES):
         with pytest.raises(ConversationError) as caught:
             renderer.render(Conversation(case.given))
-        assert "--messages auto" in caught.value.hint
+        assert "`messages='auto'`" in caught.value.hint
         return
     tokens = renderer.render(Conversation(case.given))
     assert tokens.text == expected

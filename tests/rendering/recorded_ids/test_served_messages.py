@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tests.rendering.families import Families
+from tokscore.dataset.choices import MessageForm
 from tokscore.rendering import Conversation, Renderer
 from tokscore.rendering.conversations.trace import Node, NodeTokens, linear
 from tokscore.rendering.drift import find_drift
-from tokscore.rendering.messages.forms import MessageForm
 from tokscore.rendering.recorded_ids.attribute import UNALIGNED_STATUS, attribute_recorded
 from tokscore.rendering.recorded_ids.branch import RecordedBranch
 

@@ -16,7 +16,6 @@ from tokscore.dataset.errors import InputError
 from tokscore.scoring import SequenceScores, TokenSequence
 from tokscore.scoring.engines import transformers as transformers_engine
 from tokscore.scoring.engines.row_checks import check_scores
-from tokscore.scoring.engines.spec import EngineOptions
 
 NEEDS_VLLM = [
     pytest.mark.vllm,
@@ -185,7 +184,7 @@ def test_chunks_do_not_show(
     ids = random_ids(6, 3 * chunk + 1)
     # Another top-k, so that this engine is not one started before.
     arguments = {"logits_bytes": 4 * 128 * 100} if name == "vllm" else {}
-    engine = start(name, tiny_llama, top_k=6, options=EngineOptions(batch_tokens=chunk, arguments=arguments))
+    engine = start(name, tiny_llama, top_k=6, batch_tokens=chunk, engine_arg=arguments)
     assert engine.details.get("logits_rows", 100) == 100
     [scores] = scores_of(engine, [ids])
     check_scores(scores, len(ids) - 1, 6, "chunked")

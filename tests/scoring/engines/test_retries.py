@@ -60,7 +60,7 @@ class FailingEngine:
 def failing(tiny_llama: Path) -> type[FailingSpec]:
     spec = plan_engine(str(tiny_llama), engine="transformers", top_k=3)
     return lambda *lengths, **more: FailingSpec(
-        spec.model, spec.identity, spec.top_k, spec.temperature, lengths=lengths, **more
+        spec.model, spec.identity, spec.settings, lengths=lengths, **more
     )
 
 

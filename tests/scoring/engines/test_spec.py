@@ -12,7 +12,7 @@ import pytest
 from tests.scoring.samples import MAX_LENGTH, VOCAB_SIZE
 from tokscore.dataset.errors import EngineError, InputError, UsageError
 from tokscore.scoring import plan_engine
-from tokscore.scoring.engines import spec as load
+from tokscore.scoring.engines import registry
 from tokscore.scoring.engines.checkpoint.positions import max_length_of
 from tokscore.scoring.engines.model import find_model
 
@@ -160,12 +160,12 @@ def test_an_adapter_is_refused_with_a_hint(tmp_path: Path) -> None:
     [
         ({"engine": "llamacpp"}, "expected auto, vllm, transformers"),
         ({"dtype": "int8"}, "expected auto, float32, bfloat16, float16"),
-        ({"top_k": -1}, "expected 0 to 128"),
+        ({"top_k": -1}, "expected at least 0"),
         ({"top_k": 129}, "expected 0 to 128"),
         ({"temperature": 0.0}, "expected a number above 0"),
         ({"temperature": float("nan")}, "expected a number above 0"),
         (
-            {"engine": "vllm", "temperature": 0.7, "options": load.EngineOptions(path="flat")},
+            {"engine": "vllm", "temperature": 0.7, "engine_path": "flat"},
             "ignores the temperature",
         ),
     ],
@@ -179,14 +179,14 @@ def test_wrong_options_are_wrong_usage(options: dict[str, object], message: str,
 def test_a_missing_package_is_named_with_its_extra(
     engine: str, extra: str, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load, "find_spec", lambda _: None)
+    monkeypatch.setattr(registry, "find_spec", lambda _: None)
     with pytest.raises(EngineError, match=rf"pip install 'tokscore\[{extra}\]'"):
         plan_engine(str(tiny_llama), engine=engine)
 
 
 def test_auto_is_transformers_where_vllm_is_absent(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    find_spec = load.find_spec
-    monkeypatch.setattr(load, "find_spec", lambda name: None if name == "vllm" else find_spec(name))
+    find_spec = registry.find_spec
+    monkeypatch.setattr(registry, "find_spec", lambda name: None if name == "vllm" else find_spec(name))
     assert plan_engine(str(tiny_llama)).identity.engine == "transformers"
 
 

@@ -373,8 +373,8 @@ def test_texts_called_input_and_output_name_the_formats_that_would_read_them() -
     assert detect_format(record) is None
     with pytest.raises(ConversationError) as caught:
         load_format("openai").parse(record, PLACE)
-    assert "--input-format alpaca" in caught.value.hint
-    assert "--input-format text-dump" in caught.value.hint
+    assert "`input_format='alpaca'`" in caught.value.hint
+    assert "`input_format='text-dump'`" in caught.value.hint
     found = load_format("alpaca").parse(record, PLACE)
     assert isinstance(found, Conversation)
     assert [message["content"] for message in found.messages] == ["Hi", "Hello!"]

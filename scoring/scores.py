@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from tokscore.dataset.choices import OnError, choose
@@ -11,9 +11,12 @@ from tokscore.dataset.files import PathName, path_name
 from tokscore.dataset.frames import load_table
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.schema import DatasetKind
-from tokscore.rendering.inputs import Inputs, input_names, open_inputs, warnings_about
-from tokscore.rendering.run import RenderSettings, Tell, output_folder, silent
-from tokscore.scoring.engines.spec import EngineOptions, plan_engine
+from tokscore.dataset.settings import definitions, shows_settings
+from tokscore.rendering.attribution.settings import RenderKeywords, RenderSettings
+from tokscore.rendering.inputs import Inputs, open_source, warnings_about
+from tokscore.rendering.run import Tell, output_folder, silent
+from tokscore.scoring.engines.settings import EngineKeywords, EngineSettings
+from tokscore.scoring.engines.spec import plan_engine
 from tokscore.scoring.run import Progress
 from tokscore.scoring.run import score as run_score
 from tokscore.scoring.selection import parse_selection
@@ -22,31 +25,23 @@ if TYPE_CHECKING:
     import polars as pl
 
 
+class ScoreKeywords(EngineKeywords, RenderKeywords, total=False):
+    """Settings of engine and rendering as keyword arguments, for type checkers."""
+
+
+@shows_settings(EngineSettings, RenderSettings)
 def score(
     source: Inputs,
     model: PathName,
     *,
     out: PathName | None = None,
-    engine: str = "auto",
-    top_k: int = 20,
-    dtype: str = "auto",
-    temperature: float = 1.0,
     score: str = "all",
     max_length: int | None = None,
-    head_dtype: str = "auto",
-    engine_path: str = "auto",
-    tensor_parallel_size: int = 1,
-    pipeline_parallel_size: int = 1,
-    quantization: str | None = None,
-    batch_tokens: int | None = None,
-    engine_arg: Mapping[str, Any] | None = None,  # Any: JSON values
     on_error: str = OnError.FAIL,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
     workers: int = 1,
     progress: Progress = silent,
     tell: Tell = silent,
-    **rendering: Unpack[RenderSettings],
+    **settings: Unpack[ScoreKeywords],
 ) -> Dataset:
     """The logprob of every token as a score dataset: what `tokscore logprobs` writes.
 
@@ -55,28 +50,14 @@ def score(
         model: Model directory or hub id.
         out: Directory of the dataset, new or of the same run, which goes on where it stopped. Without it, the
             dataset is temporary and deleted when the process ends.
-        engine: `"vllm"`, `"transformers"`, or whichever of them can run here.
-        top_k: Most likely ids to keep at every position.
-        dtype: Type to compute in; the model's own by default.
-        temperature: Divides the logits before the softmax.
         score: Which tokens: `"all"`, `"sampled"`, `"content"`, `"role=ROLE"`, or several with commas. The
             others are null.
         max_length: Longer conversations become error rows.
-        head_dtype: Type of the logits.
-        engine_path: How the numbers are taken from vLLM.
-        tensor_parallel_size: Devices that share each layer (vLLM).
-        pipeline_parallel_size: Devices that share the layers (vLLM).
-        quantization: Method for vLLM, where the model does not state its own.
-        batch_tokens: Tokens of one forward pass.
-        engine_arg: Passed on to vLLM's `LLM`, but for `max_model_len`, the tokens that the model takes where
-            its configuration says otherwise, and `logits_bytes`, the memory for logits.
         on_error: `"fail"` at the first bad conversation, or `"skip"` it: see `Dataset.failures`.
-        revision: Branch, tag or commit on the hub.
-        trust_remote_code: Whether code that comes with the model may run.
         workers: Processes that render; more than one need `if __name__ == "__main__":` in the calling script.
         progress: Called with the tokens done and the tokens in all.
         tell: Called with lines for the user, such as `print`.
-        **rendering: As of `rendering.render`, for conversations.
+        **settings: Those of `EngineSettings`; and for conversations those of `RenderSettings`.
 
     Returns:
         The dataset: `load_scores` makes a frame of it, `analytics.stats` and `analytics.diff` read it.
@@ -90,36 +71,18 @@ def score(
     skipping = choose(OnError, on_error, "on_error")
     selection = parse_selection(score)
     if max_length is not None and max_length < 1:
-        raise UsageError(f"--max-length is {max_length}; expected at least 1.")
-    options = EngineOptions(
-        head_dtype=head_dtype,
-        path=engine_path,
-        tensor_parallel=tensor_parallel_size,
-        pipeline_parallel=pipeline_parallel_size,
-        quantization=quantization,
-        batch_tokens=batch_tokens,
-        arguments=dict(engine_arg or {}),
+        raise UsageError(f"`max_length` is {max_length}; expected at least 1.")
+    given: dict[str, Any] = dict(settings)  # Any: of either kind
+    engine = EngineSettings(
+        **{each.name: given.pop(each.name) for each in definitions(EngineSettings) if each.name in given}
     )
+    rendering = RenderSettings(**given)
     name, folder = path_name(model), output_folder(out, DatasetKind.SCORES)
-    opened = open_inputs(
-        input_names(source),
-        name,
-        out=folder,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        **rendering,
-    )
+    opened = open_source(source, name, rendering, out=folder)
     for line in warnings_about(opened):
         tell(line)
     spec = plan_engine(
-        name,
-        engine=engine,
-        top_k=top_k,
-        dtype=dtype,
-        temperature=temperature,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        options=options,
+        name, engine, revision=rendering.revision, trust_remote_code=rendering.trust_remote_code
     )
     run_score(
         opened,

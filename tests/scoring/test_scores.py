@@ -106,9 +106,9 @@ def test_top_k_columns_are_arrays_for_the_bounds(
 
 
 def test_wrong_usage_is_said(tiny_model: Path) -> None:
-    with pytest.raises(UsageError, match="engine is 'vlm'; expected auto, vllm, transformers"):
+    with pytest.raises(UsageError, match="`engine` is 'vlm'; expected auto, vllm, transformers"):
         score(RECORDS, tiny_model, engine="vlm")
-    with pytest.raises(UsageError, match="--max-length is 0"):
+    with pytest.raises(UsageError, match="`max_length` is 0"):
         score(RECORDS, tiny_model, max_length=0)
     with pytest.raises(TypeError, match="verfy"):
         score(RECORDS, tiny_model, verfy="full")  # type: ignore[call-arg]

@@ -1,0 +1,62 @@
+"""What the commands that write a dataset share: opening the input, and saying what came of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tokscore.cli.printing.tables import (
+    counted,
+    note,
+)
+
+if TYPE_CHECKING:
+    from tokscore.dataset.reading import Dataset
+    from tokscore.rendering.attribution.settings import RenderSettings
+    from tokscore.rendering.source import ConversationSource, DatasetSource
+
+
+def open_conversations(
+    inputs: list[str], model: str, settings: RenderSettings, out: Path | None, *, allow_dataset: bool
+) -> ConversationSource | DatasetSource:
+    """The token source for the arguments of render and logprobs.
+
+    Raises:
+        UsageError: Options that do not fit the inputs or are no JSON.
+        InputError: An input, the tokenizer or the template cannot be used.
+    """
+    from tokscore.dataset.errors import UsageError
+    from tokscore.rendering.inputs import open_source, warnings_about
+    from tokscore.rendering.source import ConversationSource
+
+    source = open_source(inputs, model, settings, out=out)
+    if not allow_dataset and not isinstance(source, ConversationSource):
+        raise UsageError(f"{inputs[0]} is a dataset already; expected files of conversations.")
+    for line in warnings_about(source):
+        note(line)
+    return source
+
+
+def note_statuses(dataset: Dataset) -> None:
+    """Say what was done to conversations that are not as they came."""
+    from tokscore.analytics.groups.dataset_notes import status_counts
+
+    for status, n in status_counts(dataset).items():
+        note(f"{counted(n, 'conversation')} with the status {status} (see status in docs/columns.md).")
+
+
+def note_outcome(out: Path, n_failed: int, n_parts_skipped: int, n_parts: int) -> None:
+    """Say what was left to do and what failed.
+
+    Args:
+        out: The dataset.
+        n_failed: Conversations that failed now.
+        n_parts_skipped: Parts that were done before.
+        n_parts: All parts.
+    """
+    if n_parts_skipped == n_parts:
+        note(f"{out} was complete already, there was nothing to do.")
+    elif n_parts_skipped:
+        note(f"{n_parts_skipped:,} of {n_parts:,} parts were done already.")
+    if n_failed:
+        note(f"{counted(n_failed, 'conversation')} failed, listed in {out / 'errors'}.")

@@ -1,0 +1,123 @@
+"""Options made from classes of settings, so that no setting is written down twice."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
+
+from tokscore.cli.options import option
+from tokscore.dataset.errors import UsageError
+from tokscore.dataset.settings import Definition, Settings, definitions
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+class Only(NamedTuple):
+    """Which settings of a class a command takes.
+
+    Attributes:
+        names: Those, in the order of the class.
+        help: What the help says of some of them instead.
+    """
+
+    names: tuple[str, ...]
+    help: Mapping[str, str] = {}
+
+
+class _Taken(NamedTuple):
+    kind: type[Settings]
+    found: tuple[Definition, ...]
+
+
+def setting_options(command: Command) -> Command:
+    """The command with an option for each setting, where it has a parameter of a class of settings.
+
+    Such a parameter is annotated with the class, or with `Annotated[class, Only(...)]`.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    taken: dict[str, _Taken] = {}
+    parameters: list[inspect.Parameter] = []
+    for each in signature.parameters.values():
+        is_picked = get_origin(each.annotation) is Annotated
+        kind, *picked = get_args(each.annotation) if is_picked else (each.annotation,)
+        if not (isinstance(kind, type) and issubclass(kind, Settings)):
+            parameters.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        only = picked[0] if picked else Only(tuple(found.name for found in definitions(kind)))
+        found = tuple(found for found in definitions(kind) if found.name in only.names)
+        taken[each.name] = _Taken(kind, found)
+        parameters += [_parameter(one, only.help.get(one.name, one.about.help)) for one in found]
+
+    @wraps(command)
+    def with_settings(**given: Any) -> None:  # Any: values of options
+        for name, (kind, found) in taken.items():
+            given[name] = kind(**{one.name: _value(one, given.pop(one.name)) for one in found})
+        command(**given)
+
+    with_settings.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    with_settings.__annotations__ = {}
+    return with_settings  # type: ignore[return-value]
+
+
+def _parameter(found: Definition, text: str) -> inspect.Parameter:
+    """A setting as typer takes an option."""
+    about, default = found.about, found.default
+    kind: Any = found.type  # Any: whatever typer turns a text into
+    if about.metavar == "FILE":
+        kind = Path | None
+    elif about.metavar == "JSON":
+        kind, default = str | None, None
+    elif about.metavar == "NAME=VALUE":
+        kind, default = list[str] | None, None
+    elif about.choices is not None:
+        enum: Any = StrEnum  # Any: mypy wants its members written out
+        kind = enum("Choice", {name.upper(): name for name in about.choices()})
+        default = kind(default)
+    shown = {} if about.shown_default is None else {"show_default": about.shown_default}
+    name = f"--{found.name.replace('_', '-')}"
+    made = option(name, metavar=about.metavar, min=about.at_least, help=text, **shown)
+    return inspect.Parameter(
+        found.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made]
+    )
+
+
+def _value(found: Definition, value: Any) -> Any:  # Any: of an option, and of the setting
+    """The setting that the value of its option stands for."""
+    if value is not None and found.about.metavar == "JSON":
+        return _parse_object(found.name, value)
+    if value is not None and found.about.metavar == "NAME=VALUE":
+        return parse_arguments(value)
+    return value.value if found.about.choices is not None else value
+
+
+def _parse_object(name: str, text: str) -> dict[str, Any]:  # Any: JSON values
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"`{name}` is not JSON: {error}.") from error
+    if not isinstance(value, dict):
+        raise UsageError(f'`{name}` is no object; expected one such as {{"enable_thinking": false}}.')
+    return value
+
+
+def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:  # Any: JSON values
+    """NAME=VALUE pairs as a mapping; values that are no JSON are text."""
+    found: dict[str, Any] = {}  # Any: JSON values
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        # The library's names have underscores, its own command line's have dashes.
+        name = name.strip().lstrip("-").replace("-", "_")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"`engine_arg` is {argument!r}; expected NAME=VALUE, such as max_num_seqs=64.")
+        if name in found:
+            raise UsageError(f"`engine_arg` {name} is given twice.")
+        try:
+            found[name] = json.loads(value)
+        except (ValueError, RecursionError):
+            found[name] = value
+    return found
