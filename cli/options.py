@@ -20,7 +20,7 @@ def option(*names: str, **settings: Any) -> Any:  # Any: passed through to typer
 
 
 class By(StrEnum):
-    """What the rows of a summary stand for."""
+    """The meaning of a row of a summary."""
 
     ROLE = "role"
     MESSAGE = "message"

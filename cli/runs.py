@@ -1,4 +1,4 @@
-"""What the commands that write a dataset share: opening the input, and saying what came of it."""
+"""Steps of all commands that write a dataset: opening the input, and saying what came of it."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def choose(choices: type[Choice], value: str, name: str) -> Choice:
 
 
 class OnError(StrEnum):
-    """What one bad conversation does to a run."""
+    """The effect of one bad conversation on a run."""
 
     FAIL = "fail"  # ends it
     SKIP = "skip"  # is listed in errors/
@@ -62,7 +62,7 @@ class GroupBy(StrEnum):
 
 
 class Metric(StrEnum):
-    """What a token strip shows."""
+    """The values that a token strip shows."""
 
     LOGPROB = "logprob"
     RANK = "rank"

@@ -16,7 +16,7 @@ _KEY = "setting"
 
 
 class Setting(NamedTuple):
-    """What is said of a setting beyond its name, type and default.
+    """Help and limits of a setting, beyond its name, type and default.
 
     Attributes:
         help: One sentence for users.

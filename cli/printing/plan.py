@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PlanCost(NamedTuple):
-    """What a scoring run of a plan still takes.
+    """Time and space that a scoring run of a plan still takes.
 
     Attributes:
         n_parts_open: Parts of this shard that are not done.

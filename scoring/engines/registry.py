@@ -89,12 +89,12 @@ ENGINES: Mapping[str, EngineRow] = {
 
 
 def engine_names() -> list[str]:
-    """What `engine` may be."""
+    """The values that `engine` may have."""
     return [AUTO, *ENGINES]
 
 
 def load_target(target: str) -> Any:  # Any: a class or function, as the caller knows
-    """What a "module:name" names."""
+    """The object that a "module:name" names."""
     module, name = target.split(":")
     return getattr(import_module(module), name)
 

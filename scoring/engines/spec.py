@@ -39,7 +39,7 @@ class EngineSpec:
     settings: EngineSettings
 
     def recorded(self) -> dict[str, Setting]:
-        """What changes the numbers beyond model, top_k and temperature, for the manifest."""
+        """Settings for the manifest that change the numbers, beyond model, top_k and temperature."""
         unrecorded = ENGINES[self.identity.engine].unrecorded
         given = self.settings.engine_arg
         arguments = {name: given[name] for name in sorted(given) if name not in unrecorded}

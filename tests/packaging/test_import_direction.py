@@ -100,6 +100,22 @@ def circle(graph: Graph) -> list[str]:
     return []
 
 
+@pytest.fixture(scope="module")
+def sources() -> dict[Path, str]:
+    """The modules of all rooms by path."""
+    return {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in MODULES}
+
+
+def test_no_modules_import_each_other_in_a_circle(sources: dict[Path, str]) -> None:
+    assert circle(imports_by_module(sources)) == []
+
+
+def test_no_folders_import_each_other_in_a_circle(sources: dict[Path, str]) -> None:
+    graph = imports_by_folder(sources)
+    assert {"rendering", "rendering/reading/formats", "scoring/engines", "cli/printing"} <= set(graph)
+    assert circle(graph) == []
+
+
 def room_of(**modules: str) -> dict[Path, str]:
     """Sources of a room called `dataset`; two underscores stand for a slash."""
     return {Path(f"dataset/{name.replace('__', '/')}.py"): source for name, source in modules.items()}
