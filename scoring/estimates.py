@@ -29,7 +29,7 @@ class RunEstimate(NamedTuple):
     tokens_per_s: float | None
 
     def size_bytes(self, n_tokens: int) -> int:
-        """Of the score table."""
+        """Bytes of the score table."""
         return round(n_tokens * self.bytes_per_token)
 
     def elapsed_s(self, n_tokens: int) -> float | None:

@@ -37,7 +37,7 @@ class Selection:
     roles: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
-        """As in the manifest: equal selections have equal text."""
+        """The selection as the manifest has it: equal selections have equal text."""
         if self.is_all:
             return ALL
         flags = ((CONTENT, self.is_content), (SAMPLED, self.is_sampled))

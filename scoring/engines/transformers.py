@@ -161,7 +161,7 @@ class TransformersEngine:
         return self._model(**arguments).logits, lambda logits: logits
 
     def _score(self, batch: list[TokenSequence]) -> list[SequenceScores]:
-        """Of each sequence; the rows of all of them go through the head together."""
+        """Scores of each sequence; the rows of all of them go through the head together."""
         states, to_logits = self._run(batch)
         states = states.flatten(0, 1)
         width = len(batch[0].token_ids)
