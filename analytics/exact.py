@@ -23,7 +23,7 @@ from tokscore.analytics.comparison.measures import MEANINGS, meaning, ranges
 from tokscore.analytics.comparison.pairing import PairBatch, Pairing
 from tokscore.analytics.comparison.reduction import Clusters
 from tokscore.analytics.divergence.intervals import checked_alphas
-from tokscore.analytics.groups.grouping import Grouping, GroupKey, group_order, metadata_value, parse_group_by
+from tokscore.analytics.groups.grouping import Grouping, GroupKey, group_order, parse_group_by, place_metadata
 from tokscore.analytics.statistics.bootstrap import N_REPLICATES
 from tokscore.analytics.statistics.multiplicity import replicates_for
 from tokscore.analytics.statistics.totals import ExactTotals
@@ -292,11 +292,11 @@ def _aggregates(names: Sequence[str]) -> list[pl.Expr]:
 def _metadata(dataset: Dataset, by: Grouping) -> dict[str, dict[tuple[str, int], object]]:
     if not by.metadata_names:
         return {}
-    columns = ["conversation_id", "branch", "metadata"]
-    rows = pl.scan_parquet(dataset.files("conversations")).select(columns).collect().rows()
-    return {
-        name: {(row[0], row[1]): metadata_value(row[2], name) for row in rows} for name in by.metadata_names
-    }
+    found: dict[str, dict[tuple[str, int], object]] = {name: {} for name in by.metadata_names}
+    for place in dataset.places():
+        for name, values in found.items():
+            values[place.key] = place_metadata(place, name)
+    return found
 
 
 class _Means:

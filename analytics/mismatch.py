@@ -20,7 +20,6 @@ from tokscore.analytics.divergence.topk import MAX_LOGPROB
 from tokscore.analytics.groups.grouping import Grouping, GroupKey, group_order, parse_group_by
 from tokscore.dataset.choices import OnError
 from tokscore.dataset.errors import InputError
-from tokscore.dataset.integrity import check_tables
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.token_rows import conversation_name, token_batches
@@ -113,11 +112,10 @@ def mismatch(
     """
     grouping, on_error = parse_group_by(by), OnError(on_error)
     dataset = Dataset(Path(scores), kind=DatasetKind.SCORES)
-    check_tables(dataset)
     reduction = Reduction(len(_COLUMNS), [0], grouping)
     skipped: list[Skipped] = []
-    columns = ["logprob", "recorded_logprob", *grouping.token_columns]
-    for places, starts, table in token_batches(dataset, columns, BATCH_TOKENS):
+    columns = ["position", "logprob", "recorded_logprob", *grouping.token_columns]
+    for places, starts, table in token_batches(dataset.places(), dataset.token_rows(columns), BATCH_TOKENS):
         rows = _rows_with_both(table)
         scored, recorded = (
             table[name].to_numpy()[rows].astype(np.float64) for name in ("logprob", "recorded_logprob")

@@ -139,6 +139,9 @@ def copy_part(folder: Path, index: int) -> None:
     table = pq.read_table(folder / part_name(0))
     ids = pc.binary_join_element_wise(table["conversation_id"], f"{index}", "-")
     table = table.set_column(0, table.schema.field(0), ids)
+    if "part" in table.column_names:
+        at = table.column_names.index("part")
+        table = table.set_column(at, table.schema.field(at), pa.array([index] * len(table), pa.int32()))
     strings = [field.name for field in table.schema if pa.types.is_string(field.type)]
     floats = ("logprob", "entropy", "recorded_logprob", "top_logprobs.list.element", "top_ids.list.element")
     pq.write_table(

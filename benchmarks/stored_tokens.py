@@ -23,7 +23,8 @@ class StoredTokens:
 
     def __init__(self, root: Path, sequences: list[NDArray[np.int32]]) -> None:
         from tokscore.dataset.manifest import InputFile, Manifest, Part, TokenizerIdentity
-        from tokscore.dataset.reading import Dataset, prepare_output
+        from tokscore.dataset.reading import Dataset
+        from tokscore.dataset.resuming import prepare_output
         from tokscore.dataset.schema import DatasetKind
         from tokscore.dataset.tokens import (
             ConversationRow,

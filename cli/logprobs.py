@@ -82,7 +82,7 @@ def logprobs(
     """
     from tokscore.analytics import parse_group_by
     from tokscore.dataset.errors import UsageError
-    from tokscore.dataset.reading import finished_parts
+    from tokscore.dataset.resuming import finished_parts
     from tokscore.rendering.workers import all_cores
     from tokscore.scoring import parse_selection, parse_shard, plan_engine
     from tokscore.scoring.run import score as run_score
@@ -172,7 +172,7 @@ def _cost(
     """Cost of the parts that are left, which are taken to be of equal size."""
     from tokscore.dataset.errors import InputError
     from tokscore.dataset.manifest import read_manifest
-    from tokscore.dataset.reading import finished_parts
+    from tokscore.dataset.resuming import finished_parts
     from tokscore.scoring.estimates import estimate_run
 
     finished = set[int]()

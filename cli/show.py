@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tokscore.analytics.report.scored import ModelScores, ScoredConversation
+    from tokscore.analytics.report.token_texts import TokenText
     from tokscore.dataset.reading import Dataset
-    from tokscore.dataset.vocabulary import TokenText
 
 EPILOG = """Examples:
 
@@ -71,7 +71,7 @@ def show(
     """
     from tokscore.analytics.report.metrics import parse_metric
     from tokscore.analytics.report.reading import ComparedDatasets, find_scored, open_scores
-    from tokscore.dataset.vocabulary import TokenTexts
+    from tokscore.analytics.report.token_texts import TokenTexts
 
     wanted = parse_metric(metric, has_student=against is not None)
     students: list[Dataset] = []

@@ -1,28 +1,18 @@
-"""The tables of a dataset as polars frames."""
+"""The tables of a dataset as polars frames, read as `table_files` reads."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, overload
 
-from tokscore.dataset import schema as tables
 from tokscore.dataset.errors import UsageError
-from tokscore.dataset.files import PathName, path_name
-from tokscore.dataset.reading import VOCABULARY_NAME, Dataset
-from tokscore.dataset.schema import DatasetKind
+from tokscore.dataset.files import PathName
+from tokscore.dataset.reading import Dataset
+from tokscore.dataset.schema import SCHEMAS, DatasetKind
 
 if TYPE_CHECKING:
     import polars as pl
-
-SCHEMAS = {
-    "tokens": tables.TOKENS,
-    "scores": tables.SCORES,
-    "spans": tables.SPANS,
-    "messages": tables.MESSAGES,
-    "conversations": tables.CONVERSATIONS,
-    "vocabulary": tables.VOCABULARY,
-}
+    import pyarrow as pa
 
 
 @overload
@@ -55,8 +45,6 @@ def load_table(
         UsageError: There is no such table or column.
         InputError: No whole dataset, or one without scores where they are asked for.
     """
-    import polars as pl
-
     if table not in SCHEMAS:
         raise UsageError(f"there is no table {table!r}; expected {', '.join(SCHEMAS)}.")
     if isinstance(columns, str):
@@ -68,13 +56,49 @@ def load_table(
                 f"the table {table} has no column {name!r}; expected some of {', '.join(names)}."
             )
     kind = DatasetKind.SCORES if table == DatasetKind.SCORES else None
-    opened = Dataset(Path(path_name(dataset)), kind=kind)
-    if table == "vocabulary":
-        files = [opened.root / VOCABULARY_NAME]
-    else:
-        files = opened.files(opened.manifest.kind.value if table == DatasetKind.TOKENS else table)
-    frame = pl.scan_parquet(files).select(names if columns is None else columns)
+    opened = Dataset(dataset, kind=kind)
+    frame = scan_table(opened, table).select(names if columns is None else columns)
     return frame if lazy else frame.collect()
+
+
+def scan_table(dataset: Dataset, table: str) -> pl.LazyFrame:
+    """A table of an open dataset, of which a row group and the columns that are used are held at a time.
+
+    Collecting it raises InputError where a file is damaged.
+    """
+    from polars.io.plugins import register_io_source
+
+    def frames(
+        columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, _batch_size: int | None
+    ) -> Iterator[pl.DataFrame]:
+        n_left = n_rows
+        for batch in _batches(dataset, table, names if columns is None else columns):
+            frame = _frame(batch)
+            if n_left is not None:
+                frame = frame.head(n_left)
+                n_left -= len(frame)
+            yield frame if predicate is None else frame.filter(predicate)
+            if n_left == 0:
+                return
+
+    names = SCHEMAS[table].names
+    return register_io_source(frames, schema=_frame(SCHEMAS[table].empty_table()).schema)
+
+
+def _batches(dataset: Dataset, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+    if table == "vocabulary":
+        yield dataset.vocabulary(columns)
+        return
+    # The tokens of a score dataset are its scores without what a model said.
+    yield from dataset.batches(dataset.manifest.kind if table == DatasetKind.TOKENS else table, columns)
+
+
+def _frame(table: pa.Table) -> pl.DataFrame:
+    import polars as pl
+
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
 
 
 @overload

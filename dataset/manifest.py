@@ -148,10 +148,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     def sealed(self) -> Manifest:
         """This manifest with `plan_hash` set from everything else in it."""
-        planned = msgspec.to_builtins(self)
-        del planned["plan_hash"], planned["engine_details"]
-        digest = hashlib.sha256(msgspec.json.encode(planned, order="deterministic")).hexdigest()
-        return msgspec.structs.replace(self, plan_hash=digest)
+        return msgspec.structs.replace(self, plan_hash=_plan_hash(msgspec.to_builtins(self)))
 
     def to_json(self) -> bytes:
         """Indented JSON, byte-identical for equal manifests."""
@@ -186,11 +183,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return {f"tokscore.{key}": str(value) for key, value in values.items() if value is not None}
 
 
+def _plan_hash(content: Mapping[str, object]) -> str:
+    planned = {name: value for name, value in content.items() if name not in ("plan_hash", "engine_details")}
+    return hashlib.sha256(msgspec.json.encode(planned, order="deterministic")).hexdigest()
+
+
 def read_manifest(root: Path) -> Manifest:
     """The manifest of the dataset at `root`.
 
     Raises:
-        InputError: There is none, or it was written by another schema version.
+        InputError: There is none, it is damaged or was changed, or another schema version wrote it.
     """
     path = root / MANIFEST_NAME
     if not root.is_dir():
@@ -201,12 +203,25 @@ def read_manifest(root: Path) -> Manifest:
             f"{root} has no {MANIFEST_NAME}; expected a dataset that tokscore render or logprobs wrote."
         )
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
-    except msgspec.MsgspecError as error:
-        raise InputError(f"{path} is not a manifest of tokscore: {error}") from error
+        content = msgspec.json.decode(path.read_bytes(), type=dict[str, object])
+        manifest = msgspec.convert(content, type=Manifest)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path} is not a manifest of tokscore: {error}. Write the dataset again."
+        ) from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
     if manifest.schema_version != SCHEMA_VERSION:
         raise InputError(
             f"{path} has schema version {manifest.schema_version}; expected {SCHEMA_VERSION}. "
             "Write the dataset again with this version of tokscore."
         )
+    # Of what the file has, so that fields which later versions add change nothing.
+    if manifest.plan_hash != _plan_hash(content):
+        raise InputError(
+            f"{path} was changed after it was written: its plan_hash is not that of its contents. "
+            "Write the dataset again."
+        )
+    if not manifest.parts or [part.index for part in manifest.parts] != [*range(len(manifest.parts))]:
+        raise InputError(f"{path} has no parts 0, 1, 2 and so on. Write the dataset again.")
     return manifest

@@ -1,14 +1,15 @@
-"""The columns of all tables for many conversations at once."""
+"""Rows of every table, made of rendered conversations, and tokens made of rows that are read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from tokscore.dataset.schema import CONVERSATIONS, MESSAGES, SPANS, TOKENS
+from tokscore.dataset.schema import COLUMNS, CONVERSATIONS, MESSAGES, SPANS, TOKENS, Column
 from tokscore.dataset.tokens import (
     NO_MESSAGE,
     ConversationRow,
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokscore.dataset.tokens import MessageFacts
+
+# Arrays that few conversations have.
+_OPTIONAL = frozenset(field.name for field in fields(RenderedTokens) if field.default is None)
 
 
 class _Joined(NamedTuple):
@@ -106,8 +110,44 @@ def _position_in_owner(owner: NDArray[np.int64]) -> NDArray[np.int32]:
     return positions
 
 
+def _token_columns(joined: _Joined) -> dict[str, pa.Array]:
+    """The columns of `schema.TOKENS`, conversation after conversation."""
+    conversation_id, branch = _ids(joined, joined.conversation)
+    position = np.arange(joined.first_rows[-1]) - joined.first_rows[joined.conversation]
+    placed = {
+        "conversation_id": conversation_id,
+        "branch": branch,
+        "position": pa.array(position.astype(np.int32)),
+        "role": _taken([facts.role for facts in joined.messages], joined.message),
+        "source": _taken(joined.sources, joined.source_codes),
+        "position_in_message": pa.array(_position_in_owner(joined.owner)),
+    }
+    return {
+        column.name: placed[column.name] if column.name in placed else _written(column, joined)
+        for column in COLUMNS["tokens"]
+    }
+
+
+def _written(column: Column, joined: _Joined) -> pa.Array:
+    """The array that the column is named after; NaN and what is not there become null."""
+    arrays = [getattr(each.tokens, column.attribute) for each in joined.conversations]
+    if all(array is None for array in arrays):
+        return pa.nulls(int(joined.first_rows[-1]), column.dtype)
+    if column.attribute not in _OPTIONAL:
+        whole = np.concatenate(arrays)
+        is_mask = pa.types.is_boolean(column.dtype) and whole.dtype == np.int8
+        return _nullable_bool(whole) if is_mask else pa.array(whole, column.dtype)
+    lengths = np.diff(joined.first_rows).tolist()
+    return pa.concat_arrays(
+        [
+            pa.nulls(n, column.dtype) if array is None else pa.array(array, column.dtype, from_pandas=True)
+            for array, n in zip(arrays, lengths, strict=True)
+        ]
+    )
+
+
 def token_columns(conversations: Sequence[RenderedConversation]) -> dict[str, pa.Array]:
-    """The columns of `tables.TOKENS`, conversation after conversation."""
+    """The columns of `schema.TOKENS`, conversation after conversation."""
     return _token_columns(_join(conversations))
 
 
@@ -122,40 +162,6 @@ def token_table(tokens: RenderedTokens, conversation_id: str | None = None, *, b
     row = ConversationRow(conversation_id or "", branch, source_file="", source_line=0)
     table = pa.table(token_columns([RenderedConversation(row, tokens)]), schema=TOKENS)
     return table if conversation_id is not None else table.drop_columns(["conversation_id", "branch"])
-
-
-def _token_columns(joined: _Joined) -> dict[str, pa.Array]:
-    conversation_id, branch = _ids(joined, joined.conversation)
-    position = np.arange(joined.first_rows[-1]) - joined.first_rows[joined.conversation]
-    token_ids = np.concatenate([each.tokens.token_ids for each in joined.conversations])
-    return {
-        "conversation_id": conversation_id,
-        "branch": branch,
-        "position": pa.array(position.astype(np.int32)),
-        "token_id": pa.array(token_ids, pa.int32()),
-        "message_index": pa.array(joined.message_indices, pa.int32()),
-        "role": _taken([facts.role for facts in joined.messages], joined.message),
-        "source": _taken(joined.sources, joined.source_codes),
-        "is_content": pa.array(joined.is_content),
-        "is_sampled": _nullable_bool(joined.sampled_mask),
-        "position_in_message": pa.array(_position_in_owner(joined.owner)),
-        "recorded_is_content": _recorded(joined, "recorded_is_content", pa.bool_()),
-        "recorded_logprob": _recorded(joined, "recorded_logprobs", pa.float32()),
-    }
-
-
-def _recorded(joined: _Joined, name: str, dtype: pa.DataType) -> pa.Array:
-    """A column that few inputs fill; NaN and what is not there become null."""
-    columns = [getattr(each.tokens, name) for each in joined.conversations]
-    if all(column is None for column in columns):
-        return pa.nulls(int(joined.first_rows[-1]), dtype)
-    lengths = np.diff(joined.first_rows).tolist()
-    return pa.concat_arrays(
-        [
-            pa.nulls(n, dtype) if column is None else pa.array(column, dtype, from_pandas=True)
-            for column, n in zip(columns, lengths, strict=True)
-        ]
-    )
 
 
 def _span_table(joined: _Joined) -> pa.Table:
@@ -297,3 +303,33 @@ def make_tables(conversations: Sequence[RenderedConversation], *, part: int, fir
         _message_table(joined, counts),
         _conversation_table(joined, counts, part, first_row),
     )
+
+
+# What `stored_tokens` needs of a token table.
+STORED_COLUMNS = tuple(column.name for column in COLUMNS["tokens"] if column.attribute)
+
+
+def stored_tokens(table: pa.Table, messages: Sequence[MessageFacts]) -> RenderedTokens:
+    """The tokens of one conversation.
+
+    Args:
+        table: Its rows, with `STORED_COLUMNS`.
+        messages: What is known of its messages.
+    """
+    arrays: dict[str, Any] = {}  # Any: arrays of several types, and names
+    for column in COLUMNS["tokens"]:
+        if not column.attribute:
+            continue
+        stored = table[column.name]
+        if column.name == "source":
+            encoded = stored.cast(pa.string()).combine_chunks().dictionary_encode()
+            arrays["sources"] = tuple(encoded.dictionary.to_pylist())
+            arrays[column.attribute] = encoded.indices.to_numpy().astype(np.int16)
+        elif column.attribute in _OPTIONAL:
+            is_there = stored.null_count < len(stored)
+            arrays[column.attribute] = stored.to_numpy() if is_there else None
+        elif column.nullable:
+            arrays[column.attribute] = stored.cast(pa.int8()).fill_null(-1).to_numpy()
+        else:
+            arrays[column.attribute] = stored.to_numpy()
+    return RenderedTokens(**arrays, messages=tuple(messages))

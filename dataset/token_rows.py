@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tokscore.dataset.errors import InputError
-from tokscore.dataset.integrity import damaged, opened
-from tokscore.dataset.reading import PLAN_KEY, Dataset
-from tokscore.dataset.writing import part_name
+from tokscore.dataset.table_files import WRITE_AGAIN, TableFile
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 _CACHED_ROW_GROUPS = 2
 # Strings of few values, which stay codes.
-_REPEATED = ["conversation_id", "role", "source"]
+ENCODED = ("conversation_id", "role", "source")
 
 
 class Place(NamedTuple):
@@ -33,6 +30,7 @@ class Place(NamedTuple):
         part: Index of the part.
         first_row: Of its tokens in that part.
         n_tokens: Rows.
+        n_messages: Messages, rendered or not.
     """
 
     conversation_id: str
@@ -41,6 +39,7 @@ class Place(NamedTuple):
     part: int
     first_row: int
     n_tokens: int
+    n_messages: int
 
     @property
     def key(self) -> tuple[str, int]:
@@ -53,26 +52,51 @@ def conversation_name(conversation_id: str, branch: int) -> str:
     return f"conversation {conversation_id!r}" + (f" branch {branch}" if branch else "")
 
 
-def places(dataset: Dataset) -> Iterator[Place]:
-    """The conversations of a dataset, part after part.
+def row_faults(
+    table: pa.Table, positions: NDArray[np.int64], n_messages: NDArray[np.int64]
+) -> Iterator[tuple[int, str]]:
+    """Rows that are not those of their conversation, and what is wrong with each.
 
-    Raises:
-        InputError: A conversations table belongs to another plan than the manifest.
+    Args:
+        table: Token rows; of `position` and `message_index`, those that it has are looked at.
+        positions: What their positions have to be.
+        n_messages: Of the conversation of each row.
     """
-    columns = ["conversation_id", "branch", "metadata", "first_row", "n_tokens"]
-    for part, path in zip(dataset.manifest.parts, dataset.files("conversations"), strict=True):
-        with opened(path) as file:
-            plan = (file.schema_arrow.metadata or {}).get(PLAN_KEY, b"").decode()
-            if plan != dataset.manifest.plan_hash:
-                raise InputError(
-                    f"{path} belongs to another plan than the manifest. Write the dataset again."
-                )
-            try:
-                for batch in file.iter_batches(columns=columns):
-                    for record in batch.to_pylist():
-                        yield Place(part=part.index, **record)
-            except (OSError, pa.ArrowInvalid) as error:
-                raise damaged(path, error) from error
+    if "position" in table.column_names:
+        found = table["position"].to_numpy()
+        for row in np.flatnonzero(found != positions).tolist():
+            yield row, f"row {positions[row]} has position {found[row]}; expected rows in order."
+    if "message_index" in table.column_names:
+        found = table["message_index"].to_numpy()
+        for row in np.flatnonzero(found >= n_messages).tolist():
+            yield (
+                row,
+                (
+                    f"position {positions[row]} has message_index {found[row]}; expected less than "
+                    f"{n_messages[row]}, the number of its messages."
+                ),
+            )
+
+
+def faulty_conversations(
+    places: Sequence[Place], starts: NDArray[np.int64], table: pa.Table
+) -> dict[int, str]:
+    """The first fault in the rows of conversations, by the index of the conversation.
+
+    Args:
+        places: The conversations.
+        starts: First row of each, and the number of all rows.
+        table: Their rows, one conversation after the other.
+    """
+    lengths = np.diff(starts)
+    positions = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
+    n_messages = np.repeat(np.array([place.n_messages for place in places], np.int64), lengths)
+    faults: dict[int, str] = {}
+    for row, reason in row_faults(table, positions, n_messages):
+        conversation = int(np.searchsorted(starts, row, side="right")) - 1
+        name = conversation_name(*places[conversation].key)
+        faults.setdefault(conversation, f"{name}: {reason} {WRITE_AGAIN}")
+    return faults
 
 
 def _latest(kept: dict[K, V], key: K, make: Callable[[K], V]) -> V:
@@ -87,15 +111,21 @@ def _latest(kept: dict[K, V], key: K, make: Callable[[K], V]) -> V:
 class TokenRows:
     """Reads token rows of a dataset by place, keeping the last few row groups."""
 
-    def __init__(self, dataset: Dataset, columns: Sequence[str]) -> None:
-        self._folder = dataset.root / dataset.manifest.kind.value
+    def __init__(self, open_part: Callable[[int], TableFile], columns: Sequence[str]) -> None:
+        """Read nothing yet.
+
+        Args:
+            open_part: The token table of a part.
+            columns: Which to read.
+        """
+        self._open_part = open_part
         self._columns = list(dict.fromkeys(columns))
         # Caches of bound methods would be cycles, and keep their row groups until those are looked for.
-        self._files: dict[int, tuple[pq.ParquetFile, list[int]]] = {}
+        self._files: dict[int, TableFile] = {}
         self._row_groups: dict[tuple[int, int], pa.Table] = {}
 
     def read_all(self, wanted: Sequence[Place]) -> pa.Table:
-        """The rows of some conversations, one after the other.
+        """The rows of some conversations, one after the other, as they are in the files.
 
         Raises:
             InputError: A table ends before, or is damaged.
@@ -106,61 +136,71 @@ class TokenRows:
             last = first
             stop = wanted[first].first_row + wanted[first].n_tokens
             # Neighbours are read together.
-            while last + 1 < len(wanted) and wanted[last + 1][3:5] == (wanted[first].part, stop):
+            while (
+                last + 1 < len(wanted)
+                and wanted[last + 1].part == wanted[first].part
+                and wanted[last + 1].first_row == stop
+            ):
                 last += 1
                 stop += wanted[last].n_tokens
-            pieces += self._read(wanted[first].part, wanted[first].first_row, stop, wanted[last])
+            pieces += self._read(wanted[first].part, wanted[first].first_row, stop)
             first = last + 1
         if not pieces:
-            return self._file(wanted[0].part)[0].schema_arrow.empty_table().select(self._columns)
+            return self._file(wanted[0].part).read(self._columns, [])
         return pa.concat_tables(pieces) if len(pieces) > 1 else pieces[0]
 
-    def _read(self, part: int, first_row: int, stop: int, last: Place) -> Iterator[pa.Table]:
-        starts = self._file(part)[1]
-        if stop > starts[-1]:
-            raise InputError(
-                f"{self._folder / part_name(part)} has {starts[-1]} rows; expected {stop}, "
-                f"the end of {conversation_name(*last.key)}."
-            )
+    def read_checked(self, wanted: Sequence[Place], starts: NDArray[np.int64]) -> pa.Table:
+        """As `read_all`, and the rows are those of the conversations.
+
+        Args:
+            wanted: The conversations.
+            starts: First row of each in what comes back, and the number of all.
+
+        Raises:
+            InputError: Also where rows are out of order, or belong to messages that are not there.
+        """
+        table = self.read_all(wanted)
+        for conversation, reason in faulty_conversations(wanted, starts, table).items():
+            raise InputError(f"{self._file(wanted[conversation].part).path}: {reason}")
+        return table
+
+    def _read(self, part: int, first_row: int, stop: int) -> Iterator[pa.Table]:
+        starts = self._file(part).group_starts
         group = int(np.searchsorted(starts, first_row, side="right")) - 1
         while group < len(starts) - 1 and starts[group] < stop:
             begin = max(first_row - starts[group], 0)
             yield self._row_group(part, group).slice(begin, stop - starts[group] - begin)
             group += 1
 
-    def _file(self, part: int) -> tuple[pq.ParquetFile, list[int]]:
-        return _latest(self._files, part, self._open)
+    def _file(self, part: int) -> TableFile:
+        return _latest(self._files, part, self._open_part)
 
     def _row_group(self, part: int, group: int) -> pa.Table:
-        return _latest(self._row_groups, (part, group), lambda key: self._read_row_group(*key))
-
-    def _open(self, part: int) -> tuple[pq.ParquetFile, list[int]]:
-        """The file, and the first row of every row group and of the end."""
-        file = opened(self._folder / part_name(part), read_dictionary=_REPEATED)
-        sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-        return file, [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
-
-    def _read_row_group(self, part: int, group: int) -> pa.Table:
-        try:
-            return self._file(part)[0].read_row_group(group, columns=self._columns)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise damaged(self._folder / part_name(part), error) from error
+        return _latest(
+            self._row_groups, (part, group), lambda key: self._file(key[0]).read(self._columns, [key[1]])
+        )
 
 
 def token_batches(
-    dataset: Dataset, columns: Sequence[str], n_tokens: int
+    places: Iterable[Place], rows: TokenRows, n_tokens: int
 ) -> Iterator[tuple[list[Place], NDArray[np.int64], pa.Table]]:
     """Conversations of one dataset in batches of at least `n_tokens` rows, with the first row of each.
 
     Raises:
-        InputError: A file is damaged or foreign.
+        InputError: A file is damaged, or its rows are not those of the conversations.
     """
-    reader = TokenRows(dataset, columns)
+
+    def batch() -> tuple[list[Place], NDArray[np.int64], pa.Table]:
+        starts = np.cumsum([0, *(each.n_tokens for each in waiting)])
+        return waiting, starts, rows.read_checked(waiting, starts)
+
     waiting: list[Place] = []
-    for place in places(dataset):
+    n_waiting = 0
+    for place in places:
         waiting.append(place)
-        if sum(each.n_tokens for each in waiting) >= n_tokens:
-            yield waiting, np.cumsum([0, *(each.n_tokens for each in waiting)]), reader.read_all(waiting)
-            waiting = []
+        n_waiting += place.n_tokens
+        if n_waiting >= n_tokens:
+            yield batch()
+            waiting, n_waiting = [], 0
     if waiting:
-        yield waiting, np.cumsum([0, *(each.n_tokens for each in waiting)]), reader.read_all(waiting)
+        yield batch()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,17 +18,6 @@ if TYPE_CHECKING:
 NO_MESSAGE = -1
 TEMPLATE_SOURCE = "template"
 RECORDED_SOURCE = "recorded"  # ids of an engine that stand for other text than the template prints
-_COLUMNS = (
-    "token_ids",
-    "message_indices",
-    "sampled_mask",
-    "is_content",
-    "source_codes",
-    "char_starts",
-    "char_stops",
-    "recorded_logprobs",
-    "recorded_is_content",
-)
 
 
 class MessageFlag(StrEnum):
@@ -118,7 +108,7 @@ class RenderedTokens:
     recorded_is_content: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
-        for name in _COLUMNS:
+        for name in _array_names():
             column = getattr(self, name)
             if column is None:
                 continue
@@ -135,7 +125,7 @@ class RenderedTokens:
         if not isinstance(key, slice) or key.step not in (None, 1):
             raise TypeError("tokens are sliced with a step of 1; the arrays take any index")
         cut: dict[str, Any] = {}  # Any: arrays of several types
-        for name in _COLUMNS:
+        for name in _array_names():
             column = getattr(self, name)
             cut[name] = None if column is None else column[key]
         return replace(self, **cut)
@@ -270,6 +260,12 @@ class RenderedTokens:
         text = self.text or ""
         first = len(text[:start].encode())
         return Span(first, first + len(text[start:stop].encode()))
+
+
+@cache
+def _array_names() -> tuple[str, ...]:
+    """Fields of `RenderedTokens` with a value a token."""
+    return tuple(field.name for field in fields(RenderedTokens) if str(field.type).startswith("NDArray["))
 
 
 def _same(mine: NDArray[np.generic], theirs: object) -> bool:

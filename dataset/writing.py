@@ -18,11 +18,9 @@ import pyarrow.parquet as pq
 
 from tokscore.dataset.manifest import Manifest
 from tokscore.dataset.rows import make_tables
-from tokscore.dataset.schema import CONVERSATIONS, MESSAGES, ROW_GROUP_ROWS, SPANS, TOKEN_TABLES
+from tokscore.dataset.schema import COLUMNS, ROW_GROUP_ROWS, SCHEMAS
 from tokscore.dataset.tokens import FailedConversation, RenderedConversation
 
-_FLOATS = ("logprob", "entropy", "recorded_logprob", "top_logprobs.list.element")
-_SPLIT = (*_FLOATS, "top_ids.list.element")
 # Makes the score columns of some conversations from what was given with each (Any: what the caller likes).
 ScoreColumns = Callable[[Sequence[Any]], Mapping[str, pa.ChunkedArray]]
 # What a line of errors/ holds of a `FailedConversation`; the rest is for the run that met it.
@@ -93,21 +91,26 @@ def write_file(path: Path, content: bytes) -> None:
     _sync_rename(temporary, path)
 
 
-class _TableFile:
+class _GrowingFile:
     """A Parquet file that grows by whole row groups under a temporary name."""
 
-    def __init__(self, path: Path, schema: pa.Schema, metadata: dict[str, str]) -> None:
+    def __init__(self, path: Path, table: str, metadata: dict[str, str]) -> None:
         self.path = path
         self._temporary = temporary_name(path)
-        self._schema = schema.with_metadata(metadata)
+        self._columns = COLUMNS[table]
+        self._schema = SCHEMAS[table].with_metadata(metadata)
         self._writer: Any = None  # Any: pyarrow's writer has no types
         self._waiting: list[pa.Table] = []
         self._n_waiting = 0
 
     def open(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        split = [name for name in _SPLIT if self._schema.get_field_index(name.split(".")[0]) >= 0]
-        dictionary = [field.name for field in self._schema if pa.types.is_string(field.type)]
+        split = [
+            f"{column.name}.list.element" if pa.types.is_list(column.dtype) else column.name
+            for column in self._columns
+            if column.is_split
+        ]
+        dictionary = [column.name for column in self._columns if pa.types.is_string(column.dtype)]
         self._writer = pq.ParquetWriter(
             self._temporary,
             self._schema,
@@ -168,11 +171,11 @@ class PartWriter:
         self._kind = manifest.kind
         self._errors_path = root / "errors" / part_name(index, "jsonl")
         self._failures: list[FailedConversation] = []
-        self._schema = TOKEN_TABLES[manifest.kind]
-        self._spans = _TableFile(root / "spans" / part_name(index), SPANS, metadata)
-        self._messages = _TableFile(root / "messages" / part_name(index), MESSAGES, metadata)
-        self._conversations = _TableFile(root / "conversations" / part_name(index), CONVERSATIONS, metadata)
-        self._tokens = _TableFile(root / manifest.kind.value / part_name(index), self._schema, metadata)
+        self._schema = SCHEMAS[manifest.kind]
+        self._spans, self._messages, self._conversations, self._tokens = (
+            _GrowingFile(root / table / part_name(index), table, metadata)
+            for table in ("spans", "messages", "conversations", manifest.kind.value)
+        )
         self._waiting: list[tuple[RenderedConversation, object]] = []
         self._n_waiting = self._n_rows = 0
         self._thread = ThreadPoolExecutor(1)
@@ -180,7 +183,7 @@ class PartWriter:
         self._finished = False
 
     @property
-    def _tables(self) -> tuple[_TableFile, ...]:
+    def _tables(self) -> tuple[_GrowingFile, ...]:
         return self._spans, self._messages, self._conversations, self._tokens
 
     def __enter__(self) -> Self:

@@ -74,7 +74,7 @@ their fields. [attribution.md](attribution.md) has the rules behind the owners,
 def sections() -> Iterator[tuple[str, str, Iterable[Row]]]:
     """Title, introduction and rows of every table."""
     written = "`render` and `logprobs` write it"
-    scores = [field for field in tables.SCORES if field.name not in tables.TOKENS.names]
+    scores = [column.field for column in tables.SCORE_COLUMNS]
     failures = (row for row in _described(FailedConversation) if row.name in ERROR_FIELDS)
     yield "tokens/part-*.parquet", "`render` writes it; one row per token.", _schema(tables.TOKENS)
     about = "`logprobs` writes it; one row per token, with the columns of `tokens/` and these:"

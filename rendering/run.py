@@ -12,7 +12,8 @@ from tokscore.dataset.choices import OnError, choose
 from tokscore.dataset.errors import UsageError
 from tokscore.dataset.files import PathName, path_name, temporary_folder
 from tokscore.dataset.manifest import Manifest, Part
-from tokscore.dataset.reading import Dataset, prepare_output
+from tokscore.dataset.reading import Dataset
+from tokscore.dataset.resuming import check_some_succeeded, prepare_output
 from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.settings import shows_settings
 from tokscore.rendering.attribution.settings import RenderKeywords, RenderSettings
@@ -150,7 +151,7 @@ def render_source(
                 total.first_failure or result.first_failure,
             )
             progress(total.n_conversations + total.n_failed, total.n_tokens)
-    Dataset(out).check_some_succeeded("rendered")
+    check_some_succeeded(out, [part.index for part in manifest.parts], "rendered")
     return RenderSummary(
         total.n_conversations, total.n_tokens, total.n_failed, len(done), len(manifest.parts)
     )

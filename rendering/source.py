@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tokscore.dataset.errors import ConversationError, InputError
 from tokscore.dataset.manifest import InputFile, Part, Setting, TokenizerIdentity
-from tokscore.dataset.reading import VOCABULARY_NAME, Dataset
+from tokscore.dataset.reading import Dataset
 from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.tokens import ConversationRow, FailedConversation, RenderedConversation, RenderedTokens
-from tokscore.dataset.writing import part_name
 from tokscore.rendering.attribution.length import LengthLimit
 from tokscore.rendering.attribution.tokenizer import ChatTokenizer
 from tokscore.rendering.attribution.vocabulary_table import vocabulary_table
@@ -240,8 +238,7 @@ class DatasetSource:
         return sum(len(self._conversation_ids(part)) for part in self.parts)
 
     def _conversation_ids(self, part: Part) -> set[str]:
-        path = self._dataset.root / "conversations" / part_name(part.index)
-        found = pq.read_table(path, columns=["conversation_id"])["conversation_id"].unique().to_pylist()
+        found = (place.conversation_id for place in self._dataset.places(part.index))
         return {*found, *(failure.conversation_id for failure in self._dataset.failures(part.index))}
 
     def read(self, part: Part) -> Iterator[RenderedConversation | FailedConversation]:
@@ -268,7 +265,7 @@ class DatasetSource:
 
     def vocabulary(self) -> pa.Table:
         """The dataset's."""
-        return pq.read_table(self._dataset.root / VOCABULARY_NAME)
+        return self._dataset.vocabulary()
 
 
 def _sorted_json(value: object) -> bytes:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tokscore.dataset.schema import SCORE_COLUMNS, Column
+
 if TYPE_CHECKING:
     from tokscore.scoring.engines.contract import SequenceScores
 
@@ -33,7 +35,7 @@ class ScoredTokens(NamedTuple):
 
 
 def score_columns(rows: Sequence[ScoredTokens]) -> dict[str, pa.ChunkedArray]:
-    """The columns that `tables.SCORES` has beyond the token columns, by name.
+    """The columns `schema.SCORE_COLUMNS` by name.
 
     Args:
         rows: Conversations, at least one.
@@ -57,31 +59,26 @@ def _blocks(rows: Sequence[ScoredTokens]) -> Iterator[Sequence[ScoredTokens]]:
 def _block_columns(rows: Sequence[ScoredTokens]) -> dict[str, pa.Array]:
     is_null = np.concatenate([_nulls(each) for each in rows])
     scores = [each.scores for each in rows if each.scores is not None]
-    if not scores:
-        n_tokens = len(is_null)
-        return {
-            "logprob": pa.nulls(n_tokens, pa.float32()),
-            "rank": pa.nulls(n_tokens, pa.int32()),
-            "entropy": pa.nulls(n_tokens, pa.float32()),
-            "top_ids": pa.nulls(n_tokens, pa.list_(pa.int32())),
-            "top_logprobs": pa.nulls(n_tokens, pa.list_(pa.float32())),
-        }
-    entropies = [each.entropy for each in scores]
-    has_entropy = np.repeat([each is not None for each in entropies], [len(each.ranks) for each in scores])
-    no_entropy = is_null.copy()
-    no_entropy[~is_null] = ~has_entropy
-    given = [each for each in entropies if each is not None]
+    return {column.name: _block_column(column, scores, is_null) for column in SCORE_COLUMNS}
+
+
+def _block_column(column: Column, scores: Sequence[SequenceScores], is_null: Mask) -> pa.Array:
+    """One column; null too where an engine does not give it."""
+    arrays = [getattr(each, column.attribute) for each in scores]
+    given = [array for array in arrays if array is not None]
+    if not given:
+        return pa.nulls(len(is_null), column.dtype)
+    n_rows = [len(each) for each in scores]
+    if len(given) < len(arrays):
+        is_null = is_null.copy()
+        is_null[~is_null] = ~np.repeat([array is not None for array in arrays], n_rows)
+    if not pa.types.is_list(column.dtype):
+        return _spread(np.concatenate(given), is_null)
     offsets = np.zeros(len(is_null) + 1, np.int32)
-    widths = np.repeat([each.top_ids.shape[1] for each in scores], [len(each.ranks) for each in scores])
-    offsets[1:][~is_null] = widths
+    widths = [array.shape[1] for array in given]
+    offsets[1:][~is_null] = np.repeat(widths, [len(array) for array in given])
     np.cumsum(offsets, out=offsets)
-    return {
-        "logprob": _spread(np.concatenate([each.logprobs for each in scores]), is_null),
-        "rank": _spread(np.concatenate([each.ranks for each in scores]), is_null),
-        "entropy": _spread(np.concatenate(given) if given else np.zeros(0, np.float32), no_entropy),
-        "top_ids": _lists([each.top_ids for each in scores], offsets, is_null),
-        "top_logprobs": _lists([each.top_logprobs for each in scores], offsets, is_null),
-    }
+    return _lists(given, offsets, is_null)
 
 
 def _nulls(each: ScoredTokens) -> Mask:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -33,19 +34,15 @@ class SharedSequence(NamedTuple):
 
         A result of another length is returned as it is: it breaks the contract, and its check says how.
         """
-        columns = (scores.logprobs, scores.ranks, scores.top_ids, scores.top_logprobs, scores.entropy)
-        if any(column is not None and len(column) != self.sequence.n_rows for column in columns):
+        # Any: arrays, None where the engine does not give them
+        columns: dict[str, Any] = {field.name: getattr(scores, field.name) for field in fields(scores)}
+        if any(column is not None and len(column) != self.sequence.n_rows for column in columns.values()):
             return scores
         if member.n_rows == self.sequence.n_rows:
             return scores
         at = self._rows_at(member)
-        return SequenceScores(
-            scores.logprobs[at],
-            scores.ranks[at],
-            scores.top_ids[at],
-            scores.top_logprobs[at],
-            None if scores.entropy is None else scores.entropy[at],
-        )
+        rows: dict[str, Any] = {name: column[at] for name, column in columns.items() if column is not None}
+        return replace(scores, **rows)
 
     def _rows_at(self, member: TokenSequence) -> NDArray[np.intp] | slice:
         if self.sequence.wanted is None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tokscore.dataset.schema import SCORES, DatasetKind
+from tokscore.dataset.table_files import TableFile
 from tokscore.dataset.writing import part_name
 
 # Key of the Parquet metadata of a part; the engine's rate while it was written.
@@ -52,7 +52,8 @@ def estimate_run(
     rates: list[float] = []
     for part in sorted(finished):
         path = out / DatasetKind.SCORES.value / part_name(part)
-        found = pq.read_metadata(path)
+        with TableFile(path, DatasetKind.SCORES) as file:
+            found = file.metadata
         n_rows += found.num_rows
         n_bytes += path.stat().st_size
         rate = (found.metadata or {}).get(RATE_KEY.encode())

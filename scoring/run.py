@@ -14,7 +14,7 @@ import msgspec
 from tokscore.dataset.choices import OnError
 from tokscore.dataset.errors import ConversationError, EngineError
 from tokscore.dataset.manifest import Manifest, Setting
-from tokscore.dataset.reading import (
+from tokscore.dataset.resuming import (
     check_some_succeeded,
     finished_parts,
     prepare_output,

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tokscore.analytics.comparison.content_alignment import AlignedRows, ContentAligner
+from tokscore.analytics.comparison.content_alignment import AlignedRows, ContentAligner, vocabulary_bytes
 from tokscore.analytics.comparison.pairing import PairBatch, Pairing
 from tokscore.analytics.divergence.intervals import Limits, check_alpha
 from tokscore.analytics.divergence.topk import (
@@ -30,11 +30,9 @@ from tokscore.analytics.divergence.topk import (
 )
 from tokscore.dataset.choices import Align, OnError
 from tokscore.dataset.errors import InputError
-from tokscore.dataset.integrity import check_tables
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.token_rows import Place, conversation_name
-from tokscore.dataset.vocabulary import vocabulary_bytes
 
 if TYPE_CHECKING:
     from tokscore.analytics.divergence.topk import Lists
@@ -157,6 +155,7 @@ class Comparison:
     """Streams over the conversations of two score datasets; `pairing` holds the counts afterwards.
 
     Attributes:
+        teacher: The teacher's dataset.
         pairing: What is in both datasets, what in one only, and what was skipped.
         is_self: The manifests prove the same plan and the same model.
     """
@@ -189,21 +188,19 @@ class Comparison:
             check_alpha(alpha)
         self._alphas = [float(alpha) for alpha in alphas]
         self._columns = list(dict.fromkeys(["token_id", *columns]))
-        self._teacher = Dataset(teacher, kind=DatasetKind.SCORES)
+        self.teacher = Dataset(teacher, kind=DatasetKind.SCORES)
         self._student = Dataset(student, kind=DatasetKind.SCORES)
-        for dataset in (self._teacher, self._student):
-            check_tables(dataset)
         self.pairing = Pairing(
-            self._teacher,
+            self.teacher,
             self._student,
             teacher_columns=[*SCORE_COLUMNS, *columns],
             student_columns=SCORE_COLUMNS,
             on_error=on_error,
             align=align,
         )
-        self._aligner = ContentAligner(vocabulary_bytes(self._teacher)) if align is Align.CONTENT else None
-        self._vocab_sizes = (scored_vocab_size(self._teacher), scored_vocab_size(self._student))
-        self.is_self = _is_same_run(self._teacher, self._student)
+        self._aligner = ContentAligner(vocabulary_bytes(self.teacher)) if align is Align.CONTENT else None
+        self._vocab_sizes = (scored_vocab_size(self.teacher), scored_vocab_size(self._student))
+        self.is_self = _is_same_run(self.teacher, self._student)
 
     def __iter__(self) -> Iterator[ComparedBatch]:
         """Every shared conversation."""
@@ -250,7 +247,7 @@ class Comparison:
 
         rows, student_rows, alignment = self._rows(batch)
         token_ids = np.ascontiguousarray(batch.teacher["token_id"].to_numpy()[rows])
-        teacher = _scores(batch.teacher, rows, batch, batch.starts, self._teacher)
+        teacher = _scores(batch.teacher, rows, batch, batch.starts, self.teacher)
         student = _scores(batch.student, student_rows, batch, batch.student_starts, self._student)
         columns = np.zeros((len(rows), FIRST_ALPHA + COLUMNS_PER_ALPHA * len(self._alphas)))
         faults = np.zeros((len(rows), 4))
@@ -309,7 +306,7 @@ class Comparison:
             conversation = int(conversations[index])
             if conversation not in found:
                 side = fault_side(faults[index])
-                root = (self._teacher if side == "teacher" else self._student).root
+                root = (self.teacher if side == "teacher" else self._student).root
                 name = conversation_name(*compared.places[conversation].key)
                 position = positions[side][index]
                 found[conversation] = f"{root}: {name}, position {position}: {fault_reason(faults[index])}"

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tokscore.analytics.groups.row_groups import encode_column
+from tokscore.dataset.reading import Dataset
 
 IndexArray = NDArray[np.int64]
 
@@ -221,3 +222,16 @@ def _fit(part: _Text, whole: _Text, start: int, stop: int, shift: int) -> bool:
         stop == min(end, whole_end - shift) or stop > part.bounds[-2] or stop + shift > whole.bounds[-2]
     )
     return bool(fits_first and fits_last)
+
+
+def vocabulary_bytes(dataset: Dataset) -> dict[int, bytes]:
+    """Bytes of the ids of a dataset's vocabulary, where they are known.
+
+    Raises:
+        InputError: The vocabulary is damaged.
+    """
+    if not dataset.has_vocabulary:
+        return {}
+    table = dataset.vocabulary(["token_id", "bytes"])
+    pairs = zip(table["token_id"].to_pylist(), table["bytes"].to_pylist(), strict=True)
+    return {token_id: raw for token_id, raw in pairs if raw is not None}

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from tokscore.analytics.comparison.compare import ComparedBatch
 from tokscore.analytics.comparison.off_policy import finite
 from tokscore.dataset.reading import Dataset
-from tokscore.dataset.vocabulary import read_vocabulary
 
 N_CONTEXTS = 10
 N_BEFORE, N_AFTER = 24, 8
@@ -156,12 +155,10 @@ def read_contexts(found: Iterable[Found], dataset: Dataset) -> tuple[Context, ..
 
 
 def _token_bytes(dataset: Dataset, found: Sequence[Found]) -> dict[int, bytes]:
-    if not found:
+    if not found or not dataset.has_vocabulary:
         return {}
     wanted = {token_id for each in found for token_id in (*each.ids, each.teacher_top, each.student_top)}
-    table = read_vocabulary(dataset, ["token_id", "text", "bytes"], wanted)
-    if table is None:
-        return {}
+    table = dataset.vocabulary(["token_id", "text", "bytes"], wanted)
     return {
         row["token_id"]: row["text"].encode() if row["bytes"] is None else row["bytes"]
         for row in table.to_pylist()

@@ -44,7 +44,7 @@ from tokscore.analytics.statistics.multiplicity import benjamini_hochberg, repli
 from tokscore.dataset.choices import Align, OnError, Sampler, choose
 from tokscore.dataset.errors import InputError, UsageError
 from tokscore.dataset.files import PathName
-from tokscore.dataset.reading import Dataset
+from tokscore.dataset.manifest import read_manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +219,7 @@ def diff_report(
                 f"({alignment.n_teacher_unaligned} and {alignment.n_student_unaligned} content tokens); "
                 "expected the same conversations, rendered with two templates."
             )
-        dataset = Dataset(Path(teacher))
-        for key in message_counts_by(dataset, grouping):
+        for key in message_counts_by(comparison.teacher, grouping):
             reduction.ensure(key)
         keys = sorted(reduction.keys(), key=group_order)
         groups = {key: reduction.group(key) for key in keys}
@@ -244,7 +243,7 @@ def diff_report(
             n_only_student=comparison.pairing.n_only_student,
             skipped=tuple(comparison.pairing.skipped),
             is_self=comparison.is_self,
-            contexts=read_contexts(contexts, dataset),
+            contexts=read_contexts(contexts, comparison.teacher),
             noise_floor=floor,
             alignment=alignment,
         )
@@ -298,7 +297,7 @@ def _with_confidence(
 def _check_temperatures(*roots: Path) -> None:
     """Refuse scores of another distribution than the one that estimates are of."""
     for root in roots:
-        found = Dataset(root).manifest.settings.get("temperature")
+        found = read_manifest(root).settings.get("temperature")
         if found != 1.0:
             raise InputError(
                 f"{root}: settings.temperature is {found}; expected 1.0, since `sampled_by` estimates need "

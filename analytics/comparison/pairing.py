@@ -13,7 +13,7 @@ from tokscore.analytics.comparison.content_alignment import ALIGNMENT_COLUMNS
 from tokscore.dataset.choices import Align, OnError
 from tokscore.dataset.errors import InputError
 from tokscore.dataset.reading import Dataset
-from tokscore.dataset.token_rows import Place, TokenRows, conversation_name, places
+from tokscore.dataset.token_rows import Place, TokenRows, conversation_name, faulty_conversations
 
 # Settings that change what a logprob means.
 _SAME_SETTINGS = ("temperature", "logprob_mode")
@@ -139,7 +139,7 @@ class Pairing:
             InputError: Token ids differ or rows are out of order and errors are not skipped; files are
                 damaged; or no conversation is in both datasets.
         """
-        readers = TokenRows(self._teacher, self._columns[0]), TokenRows(self._student, self._columns[1])
+        readers = self._teacher.token_rows(self._columns[0]), self._student.token_rows(self._columns[1])
         self.n_conversations, self.n_only_teacher = 0, 0
         self.n_only_student = self._student.n_conversations()
         waiting: list[tuple[Place, Place]] = []
@@ -199,15 +199,15 @@ class Pairing:
 
     def _matches(self) -> Iterator[tuple[Place, Place | None]]:
         """Every conversation of the teacher with the student's: the next one, as long as orders agree."""
-        following = places(self._student)
+        following = self._student.places()
         index: dict[tuple[str, int], Place] | None = None
-        for place in places(self._teacher):
+        for place in self._teacher.places():
             if index is None:
                 other = next(following, None)
                 if other is not None and other.key == place.key:
                     yield place, other
                     continue
-                index = {candidate.key: candidate for candidate in places(self._student)}
+                index = {candidate.key: candidate for candidate in self._student.places()}
             yield place, index.get(place.key)
 
     def _read(self, pairs: list[tuple[Place, Place]], readers: tuple[TokenRows, TokenRows]) -> PairBatch:
@@ -217,8 +217,16 @@ class Pairing:
         )
         tables = readers[0].read_all(mine), readers[1].read_all(theirs)
         batch = PairBatch(mine, starts, *tables, other_starts)
-        bad = _out_of_order(self._teacher, mine, starts, batch.teacher)
-        bad = _out_of_order(self._student, mine, other_starts, batch.student) | bad
+        bad: dict[int, str] = {}
+        for dataset, side, side_starts, table in (
+            (self._student, theirs, other_starts, batch.student),
+            (self._teacher, mine, starts, batch.teacher),
+        ):
+            faults = faulty_conversations(side, side_starts, table)
+            bad |= {
+                conversation: f"{dataset.path(dataset.manifest.kind, side[conversation].part)}: {reason}"
+                for conversation, reason in faults.items()
+            }
         if self._align is Align.TOKENS:
             ids = batch.teacher["token_id"].to_numpy(), batch.student["token_id"].to_numpy()
             for conversation, row in _first_bad(starts, ids[0] != ids[1]):
@@ -258,19 +266,6 @@ def _is_rendered_otherwise(teacher: Dataset, student: Dataset) -> bool:
     return mine.tokenizer.template_sha256 != theirs.tokenizer.template_sha256 or any(
         mine.settings.get(name) != theirs.settings.get(name) for name in _RENDERING_SETTINGS
     )
-
-
-def _out_of_order(
-    side: Dataset, places: list[Place], starts: NDArray[np.int64], table: pa.Table
-) -> dict[int, str]:
-    """What is wrong with conversations whose positions are not 0, 1, 2 and so on, by index."""
-    positions = table["position"].to_numpy()
-    rows = np.arange(starts[-1]) - np.repeat(starts[:-1], np.diff(starts))
-    return {
-        conversation: f"{side.root}: {conversation_name(*places[conversation].key)}: row {rows[row]} has "
-        f"position {positions[row]}; expected rows in order. Write the dataset again."
-        for conversation, row in _first_bad(starts, positions != rows)
-    }
 
 
 def _first_bad(starts: NDArray[np.int64], is_bad: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tokscore.analytics.comparison.content_alignment import AlignedRows
 from tokscore.analytics.divergence.topk import FloatArray
-from tokscore.analytics.groups.grouping import METADATA_PREFIX, Grouping, GroupKey, GroupValue, metadata_value
+from tokscore.analytics.groups.grouping import METADATA_PREFIX, Grouping, GroupKey, GroupValue, place_metadata
 from tokscore.analytics.groups.row_groups import encode_column
 from tokscore.analytics.statistics.sketches import QuantileSketch
 from tokscore.analytics.statistics.totals import ExactTotals
@@ -138,9 +138,7 @@ def _conversation_codes(
     index: dict[GroupValue, int] = {}
     codes = []
     for place in places:
-        value = (
-            place.conversation_id if name == GroupBy.CONVERSATION_ID else metadata_value(place.metadata, name)
-        )
+        value = place.conversation_id if name == GroupBy.CONVERSATION_ID else place_metadata(place, name)
         codes.append(index.setdefault(value, len(index)))
     return np.repeat(np.array(codes, np.int64), np.diff(starts)), list(index)
 

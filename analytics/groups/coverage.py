@@ -44,13 +44,13 @@ class Coverage:
         return asdict(self) | {"n_unscored": self.n_unscored}
 
 
-def coverage_of(dataset: Dataset, counts: TokenCounts, n_with_tokens: int) -> Coverage:
-    """The coverage of a dataset, given the counts of all its tokens and how many conversations have some."""
+def coverage_of(dataset: Dataset, counts: TokenCounts) -> Coverage:
+    """The coverage of a dataset, given the counts of all its tokens."""
     n_tokens = counts.numbers["n_tokens"]
     known = (dataset.n_conversations(), sum(1 for _ in dataset.failures()), n_tokens)
     if dataset.manifest.kind is not DatasetKind.SCORES:
         return Coverage(*known)
     n_scored = counts.n_scored
-    n_without_context = min(n_with_tokens, n_tokens - n_scored)
+    n_without_context = min(dataset.n_with_tokens, n_tokens - n_scored)
     asked = str(dataset.manifest.settings.get("score", "all"))
     return Coverage(*known, n_scored, n_without_context, n_tokens - n_scored - n_without_context, asked)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import polars as pl
-import pyarrow.parquet as pq
 
+from tokscore.dataset.frames import scan_table
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.tokens import CHANGES, NO_MESSAGE, NOT_PRINTED
 
@@ -71,7 +71,7 @@ class MessageCounts(NamedTuple):
 def role_counts(dataset: Dataset) -> list[RoleCounts]:
     """One entry per role in the order of first appearance, then tokens of no message."""
     messages = (
-        pl.scan_parquet(dataset.files("messages"))
+        scan_table(dataset, "messages")
         .group_by("role", maintain_order=True)
         .agg(
             n_messages=pl.len(),
@@ -87,7 +87,7 @@ def role_counts(dataset: Dataset) -> list[RoleCounts]:
     )
     length = (pl.col("stop") - pl.col("start")).cast(pl.Int64)
     template = (
-        pl.scan_parquet(dataset.files("spans"))
+        scan_table(dataset, "spans")
         .filter(pl.col("message_index") == NO_MESSAGE)
         .select(
             n_tokens=length.sum(),
@@ -104,16 +104,15 @@ def role_counts(dataset: Dataset) -> list[RoleCounts]:
 def message_counts_of(dataset: Dataset) -> Iterator[MessageCounts]:
     """One entry per message, in input order."""
     columns = list(MessageCounts._fields)
-    for path in dataset.files("messages"):
-        for batch in pq.ParquetFile(path).iter_batches(columns=columns):
-            for row in batch.to_pylist():
-                yield MessageCounts(**{**row, "flags": tuple(row["flags"])})
+    for batch in dataset.batches("messages", columns):
+        for row in batch.to_pylist():
+            yield MessageCounts(**{**row, "flags": tuple(row["flags"])})
 
 
 def status_counts(dataset: Dataset) -> dict[str, int]:
     """Conversations (or branches) of each status but ok, in the order of their names."""
     frame = (
-        pl.scan_parquet(dataset.files("conversations"))
+        scan_table(dataset, "conversations")
         .select(pl.col("status").str.split(",").explode())
         .filter(pl.col("status") != "ok")
         .group_by("status")
@@ -135,7 +134,7 @@ class ControlTokens(NamedTuple):
 def control_tokens(dataset: Dataset) -> list[ControlTokens]:
     """One entry per role that has any, in the order of first appearance."""
     frame = (
-        pl.scan_parquet(dataset.files("messages"))
+        scan_table(dataset, "messages")
         .filter(pl.col("n_control_tokens") > 0)
         .group_by("role", maintain_order=True)
         .agg(n_messages=pl.len(), n_tokens=pl.col("n_control_tokens").sum())
@@ -172,7 +171,7 @@ def flag_counts(dataset: Dataset) -> FlagCounts:
 
 def _flag_counts(dataset: Dataset) -> dict[str, int]:
     frame = (
-        pl.scan_parquet(dataset.files("messages"))
+        scan_table(dataset, "messages")
         .select(pl.col("flags").explode(empty_as_null=False))
         .group_by("flags")
         .len()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tokscore.dataset.choices import GroupBy
-from tokscore.dataset.errors import UsageError
+from tokscore.dataset.errors import InputError, UsageError
+from tokscore.dataset.table_files import WRITE_AGAIN
+from tokscore.dataset.token_rows import conversation_name
 
 if TYPE_CHECKING:
     from tokscore.dataset.reading import Dataset
+    from tokscore.dataset.token_rows import Place
 
 # The value that tokens of one group share; None for tokens of no message, or where it cannot be told.
 GroupValue = str | int | float | bool | None
@@ -138,27 +141,50 @@ def metadata_value(metadata: str | None, name: str) -> GroupValue:
     """
     if metadata is None:
         return None
-    found: object = msgspec.json.decode(metadata)
-    for step in _steps(found, name.removeprefix(METADATA_PREFIX)):
-        found = found.get(step) if isinstance(found, dict) else None
-    if found is None or (isinstance(found, str | int | float) and not isinstance(found, bool)):
-        return found
-    return msgspec.json.encode(found, order="sorted").decode()
+    # What is not asked for stays text: of a large object most of the memory would be the rest.
+    found = msgspec.Raw(metadata.encode())
+    path = name.removeprefix(METADATA_PREFIX)
+    for step in [path] if path in _members(found) else path.split("."):
+        members = _members(found)
+        if step not in members:
+            return None
+        found = members[step]
+    value: object = msgspec.json.decode(found)
+    if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool)):
+        return value
+    return msgspec.json.encode(value, order="sorted").decode()
 
 
-def _steps(found: object, path: str) -> Iterator[str]:
-    if isinstance(found, dict) and path in found:
-        yield path
-    else:
-        yield from path.split(".")
+def _members(value: msgspec.Raw) -> dict[str, msgspec.Raw]:
+    """The values of an object; empty for what is none."""
+    if not bytes(value).lstrip().startswith(b"{"):
+        return {}
+    return msgspec.json.decode(value, type=dict[str, msgspec.Raw])
+
+
+def place_metadata(place: Place, name: str) -> GroupValue:
+    """The value of `metadata.X` for a conversation; see `metadata_value`.
+
+    Raises:
+        InputError: They are no JSON.
+    """
+    try:
+        return metadata_value(place.metadata, name)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{conversation_name(*place.key)} has no JSON in column metadata of its conversations table "
+            f"({error}). {WRITE_AGAIN}"
+        ) from error
 
 
 def message_counts_by(dataset: Dataset, by: Grouping) -> dict[GroupKey, int]:
     """Number of messages in each group, rendered or not; empty where a group is no set of messages."""
     import polars as pl
 
+    from tokscore.dataset.frames import scan_table
+
     if not {*by.names} <= MESSAGE_COLUMNS:
         return {}
-    messages = pl.scan_parquet(dataset.files("messages"))
+    messages = scan_table(dataset, "messages")
     counts = messages.group_by(by.names).agg(pl.len()).collect(engine="streaming")
     return {by.key(values): n for *values, n in counts.iter_rows()}

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import polars as pl
-import pyarrow.parquet as pq
 
 from tokscore.analytics.groups.grouping import MESSAGE_COLUMNS, Grouping, GroupKey
-from tokscore.dataset.integrity import check_tables
+from tokscore.dataset.frames import scan_table
 from tokscore.dataset.reading import Dataset
 
 
@@ -36,7 +35,7 @@ def message_sizes(dataset: Dataset, by: Grouping) -> tuple[dict[GroupKey, Messag
     """The sizes of every group and of all messages; none where a group is no set of messages."""
     if not {*by.names} <= MESSAGE_COLUMNS:
         return {}, None
-    messages = pl.scan_parquet(dataset.files("messages"))
+    messages = scan_table(dataset, "messages").select(*by.names, "n_tokens").collect()
     size = pl.col("n_tokens")
     rank = (pl.len() * 19 + 19) // 20
     sizes = [
@@ -46,8 +45,8 @@ def message_sizes(dataset: Dataset, by: Grouping) -> tuple[dict[GroupKey, Messag
         size.max().alias("max"),
         size.sort().get(rank - 1).alias("p95"),
     ]
-    groups = messages.group_by(by.names).agg(sizes).collect()
-    total = messages.select(sizes).collect().row(0)
+    groups = messages.group_by(by.names).agg(sizes)
+    total = messages.select(sizes).row(0)
     found = {by.key(row[: len(by.names)]): MessageSizes(*row[len(by.names) :]) for row in groups.iter_rows()}
     return found, MessageSizes(*total) if total[0] else None
 
@@ -58,17 +57,13 @@ def spans(dataset: Path | str) -> Iterator[dict[str, object]]:
     Raises:
         InputError: No whole dataset, or tables that do not belong together.
     """
-    opened = Dataset(Path(dataset))
-    check_tables(opened)
-    for path in opened.files("spans"):
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches():
-                for row in batch.to_pylist():
-                    yield {**row, "n_tokens": row["stop"] - row["start"]}
+    for batch in Dataset(Path(dataset)).batches("spans"):
+        for row in batch.to_pylist():
+            yield {**row, "n_tokens": row["stop"] - row["start"]}
 
 
 def n_branching(dataset: Path | str) -> int:
     """How many conversations of a dataset have several branches."""
-    conversations = pl.scan_parquet(Dataset(Path(dataset)).files("conversations"))
+    conversations = scan_table(Dataset(Path(dataset)), "conversations")
     ids = conversations.filter(pl.col("branch") > 0).select(pl.col("conversation_id").n_unique())
     return int(ids.collect().item())

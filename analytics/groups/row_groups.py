@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -16,10 +15,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tokscore.analytics.groups.grouping import Grouping, GroupKey, GroupValue, metadata_value
+from tokscore.analytics.groups.grouping import Grouping, GroupKey, GroupValue, place_metadata
 from tokscore.dataset.errors import InputError
-from tokscore.dataset.integrity import damaged, opened
 from tokscore.dataset.reading import Dataset
+from tokscore.dataset.table_files import WRITE_AGAIN
+from tokscore.dataset.token_rows import ENCODED, conversation_name, row_faults
 
 T = TypeVar("T")
 Codes = NDArray[np.int64]
@@ -29,7 +29,6 @@ _THREADS = 2
 _BATCH_ROWS = 400_000
 # Above this, codes that occur are found by sorting.
 _MAX_TABLE = 2**16
-_STRINGS = ("conversation_id", "role", "source")
 
 
 class GroupedRows(NamedTuple):
@@ -83,89 +82,103 @@ def _run(function: Callable[[GroupedRows], T], job: Callable[[], GroupedRows]) -
     return function(job())
 
 
+class _Owners(NamedTuple):
+    """Facts about rows that the conversations table has; arrays have shape [rows].
+
+    Attributes:
+        metadata: For each `metadata.X`, its values.
+        positions: That the rows must have.
+        n_messages: Of the conversation.
+    """
+
+    metadata: dict[str, Encoded]
+    positions: Codes
+    n_messages: Codes
+
+    def rows(self, start: int, stop: int) -> _Owners:
+        """Of the rows from `start` to `stop` of these."""
+        metadata = {
+            name: Encoded(encoded.codes[start:stop], encoded.values)
+            for name, encoded in self.metadata.items()
+        }
+        return _Owners(metadata, self.positions[start:stop], self.n_messages[start:stop])
+
+
 def _jobs(dataset: Dataset, by: Grouping, columns: Sequence[str]) -> Iterator[Callable[[], GroupedRows]]:
     in_order = ["position"] if by.metadata_names else []
     wanted = list(dict.fromkeys([*columns, *by.token_columns, *in_order]))
     kind = dataset.manifest.kind.value
-    for path, conversations in zip(dataset.files(kind), dataset.files("conversations"), strict=True):
-        known, positions = _metadata(conversations, by)
-        n_rows = dataset.footer(path).n_rows
+    for part in dataset.manifest.parts:
+        owners = None
+        if by.metadata_names or "message_index" in wanted:
+            owners = _owners(dataset, part.index, by)
+        n_rows = dataset.n_rows(kind, part.index)
         metadata: pq.FileMetaData | None = None
         batches: Iterable[tuple[list[int] | None, int, int]] = [(None, 0, n_rows)]
         if n_rows > _BATCH_ROWS:
-            with opened(path) as file:
-                metadata = file.metadata
-            batches = _batches(metadata)
+            with dataset.open_part(kind, part.index) as file:
+                metadata, batches = file.metadata, list(_batches(file.group_starts))
         for groups, start, stop in batches:
-            part = {
-                name: Encoded(encoded.codes[start:stop], encoded.values) for name, encoded in known.items()
-            }
-            places = None if positions is None else positions[start:stop]
-            yield partial(_read, path, metadata, groups, by, wanted, part, places)
+            mine = None if owners is None else owners.rows(start, stop)
+            yield partial(_read, dataset, part.index, metadata, groups, by, wanted, mine)
 
 
-def _batches(metadata: pq.FileMetaData) -> Iterator[tuple[list[int], int, int]]:
+def _batches(group_starts: Sequence[int]) -> Iterator[tuple[list[int], int, int]]:
     """Row groups to read together, and their rows [start, stop) in the file."""
     groups: list[int] = []
-    start = stop = 0
-    for group in range(metadata.num_row_groups):
+    start = 0
+    for group, stop in enumerate(group_starts[1:]):
         groups.append(group)
-        stop += metadata.row_group(group).num_rows
-        if stop - start >= _BATCH_ROWS:
+        if stop - start >= _BATCH_ROWS or stop == group_starts[-1]:
             yield groups, start, stop
             groups, start = [], stop
-    if groups:
-        yield groups, start, stop
 
 
-def _metadata(path: Path, by: Grouping) -> tuple[dict[str, Encoded], Codes | None]:
-    """For each `metadata.X`, the values of the rows of one part, and the positions that these must have."""
-    if not by.metadata_names:
-        return {}, None
-    table = pq.read_table(path, columns=["n_tokens", "metadata"])
-    lengths = table["n_tokens"].to_numpy()
-    found = {}
-    for name in by.metadata_names:
-        codes: dict[GroupValue, int] = {}
-        of_conversations = [
-            codes.setdefault(metadata_value(text, name), len(codes)) for text in table["metadata"].to_pylist()
-        ]
-        found[name] = Encoded(np.repeat(np.array(of_conversations, np.int64), lengths), list(codes))
-    n_tokens = int(lengths.sum())
-    return found, np.arange(n_tokens) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+def _owners(dataset: Dataset, part: int, by: Grouping) -> _Owners:
+    codes: dict[str, dict[GroupValue, int]] = {name: {} for name in by.metadata_names}
+    of_conversations: dict[str, list[int]] = {name: [] for name in by.metadata_names}
+    lengths, n_messages = [], []
+    for place in dataset.places(part):
+        lengths.append(place.n_tokens)
+        n_messages.append(place.n_messages)
+        for name, known in codes.items():
+            value = place_metadata(place, name)
+            of_conversations[name].append(known.setdefault(value, len(known)))
+    n_rows = np.array(lengths, np.int64)
+    metadata = {
+        name: Encoded(np.repeat(np.array(of_conversations[name], np.int64), n_rows), list(known))
+        for name, known in codes.items()
+    }
+    positions = np.arange(n_rows.sum()) - np.repeat(np.cumsum(n_rows) - n_rows, n_rows)
+    return _Owners(metadata, positions, np.repeat(np.array(n_messages, np.int64), n_rows))
 
 
 def _read(
-    path: Path,
+    dataset: Dataset,
+    part: int,
     metadata: pq.FileMetaData | None,
     groups: list[int] | None,
     by: Grouping,
     columns: Sequence[str],
-    known: dict[str, Encoded],
-    positions: Codes | None,
+    owners: _Owners | None,
 ) -> GroupedRows:
-    strings = [name for name in _STRINGS if name in by.names]
-    with opened(path, metadata=metadata, read_dictionary=strings) as file:
-        try:
-            wanted = range(file.num_row_groups) if groups is None else groups
-            table = file.read_row_groups(list(wanted), columns=list(columns), use_threads=False)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise damaged(path, error) from error
-    if positions is not None:
-        _check_order(path, table["position"].to_numpy(), positions)
-    encoded = [known[name] if name in known else encode_column(table[name]) for name in by.names]
-    codes, keys = _combine(encoded, by)
+    kind = dataset.manifest.kind.value
+    encoded = [name for name in ENCODED if name in by.names]
+    with dataset.open_part(kind, part, encoded=encoded, metadata=metadata) as file:
+        table = file.read(columns, groups, use_threads=False)
+    known: dict[str, Encoded] = {}
+    if owners is not None:
+        known = owners.metadata
+        for row, reason in row_faults(table, owners.positions, owners.n_messages):
+            first = file.group_starts[groups[0]] if groups else 0
+            place = next(
+                each for each in dataset.places(part) if first + row < each.first_row + each.n_tokens
+            )
+            raise InputError(f"{file.path}: {conversation_name(*place.key)}: {reason} {WRITE_AGAIN}")
+    codes, keys = _combine(
+        [known[name] if name in known else encode_column(table[name]) for name in by.names], by
+    )
     return GroupedRows(codes, keys, table)
-
-
-def _check_order(path: Path, positions: NDArray[np.int32], expected: Codes) -> None:
-    """Refuse rows that are not those of the conversations whose metadata they get."""
-    wrong = np.flatnonzero(positions != expected)
-    if len(wrong):
-        raise InputError(
-            f"{path}: position {positions[wrong[0]]} stands where {expected[wrong[0]]} is expected; its rows "
-            "are out of order. Write the dataset again."
-        )
 
 
 def encode_column(column: pa.ChunkedArray) -> Encoded:

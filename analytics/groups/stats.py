@@ -13,7 +13,6 @@ from tokscore.analytics.groups.grouping import Grouping, GroupKey, group_order, 
 from tokscore.analytics.groups.message_sizes import MessageSizes, message_sizes
 from tokscore.analytics.groups.token_counts import TokenCounts, count_tokens, new_counts
 from tokscore.dataset.files import PathName
-from tokscore.dataset.integrity import check_tables
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.schema import DatasetKind
 
@@ -162,13 +161,12 @@ def stats_report(dataset: PathName, *, by: str | Sequence[str] = "role") -> Stat
     """
     grouping = parse_group_by(by)
     opened = Dataset(Path(dataset))
-    n_with_tokens = check_tables(opened)
     kind = opened.manifest.kind
     counted, whole = count_tokens(opened, grouping)
     sizes, all_sizes = message_sizes(opened, grouping)
     nothing = new_counts(kind)
     keys = sorted({*counted, *sizes}, key=group_order)
-    coverage = coverage_of(opened, whole, n_with_tokens)
+    coverage = coverage_of(opened, whole)
     return StatsReport(
         kind=kind,
         by=grouping,

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tokscore.analytics.divergence.topk import MAX_LOGPROB
@@ -119,19 +118,17 @@ def count_tokens(dataset: Dataset, by: Grouping) -> tuple[dict[GroupKey, TokenCo
 def _first_bad_score(dataset: Dataset) -> str:
     """The first logprob or entropy that is NaN, or logprob above 0, with its place; there must be one."""
     columns = ["conversation_id", "branch", "position", "logprob", "entropy"]
-    for path in dataset.files(dataset.manifest.kind.value):
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(columns=columns):
-                above = pc.greater(batch["logprob"], MAX_LOGPROB)
-                for name, flags in (
-                    ("logprob", pc.or_(pc.is_nan(batch["logprob"]), above)),
-                    ("entropy", pc.is_nan(batch["entropy"])),
-                ):
-                    row = pc.index(flags, True).as_py()
-                    if row >= 0:
-                        found = {key: batch[key][row].as_py() for key in batch.schema.names}
-                        place = conversation_name(found["conversation_id"], found["branch"])
-                        return f"{place}, position {found['position']}: the {name} is {found[name]:g}"
+    for batch in dataset.batches(dataset.manifest.kind.value, columns):
+        above = pc.greater(batch["logprob"], MAX_LOGPROB)
+        for name, flags in (
+            ("logprob", pc.or_(pc.is_nan(batch["logprob"]), above)),
+            ("entropy", pc.is_nan(batch["entropy"])),
+        ):
+            row = pc.index(flags, True).as_py()
+            if row >= 0:
+                found = {key: batch[key][row].as_py() for key in batch.schema.names}
+                place = conversation_name(found["conversation_id"], found["branch"])
+                return f"{place}, position {found['position']}: the {name} is {found[name]:g}"
     raise AssertionError("every score is a number of at most 0")
 
 

@@ -11,9 +11,9 @@ from tokscore.analytics.report.keeping import Keeping
 from tokscore.analytics.report.metrics import COMPARING, level_limits, metric_values, salience
 from tokscore.analytics.report.packing import Packed, pack, script_json
 from tokscore.analytics.report.scored import ScoredConversation
+from tokscore.analytics.report.token_texts import TokenTexts
 from tokscore.analytics.report.totals import TokenSample, Totals
 from tokscore.dataset.choices import Metric
-from tokscore.dataset.vocabulary import TokenTexts
 
 _PREVIEW_TOKENS = 24
 _PREVIEW_CHARACTERS = 80

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tokscore.analytics.comparison.compare import Comparison, scored_vocab_size
 from tokscore.analytics.comparison.pairing import Pairing, Skipped
 from tokscore.analytics.divergence.intervals import check_alpha
 from tokscore.analytics.report.scored import (
     SCORE_COLUMNS,
-    TOKEN_COLUMNS,
     Comparing,
     Message,
     ModelScores,
@@ -25,34 +22,14 @@ from tokscore.analytics.report.scored import (
 )
 from tokscore.dataset.choices import OnError
 from tokscore.dataset.errors import InputError
-from tokscore.dataset.reading import Dataset, RowReader
+from tokscore.dataset.reading import Dataset, StoredConversation
+from tokscore.dataset.rows import STORED_COLUMNS, stored_tokens
 from tokscore.dataset.schema import DatasetKind
-from tokscore.dataset.writing import part_name
+from tokscore.dataset.token_rows import TokenRows
 
 _BATCH_TOKENS = 16_384
 _CLOSE_IDS = 10_000
-
-
-class _Header(NamedTuple):
-    """A row of the conversations table with its messages."""
-
-    row: dict[str, Any]  # Any: JSON values
-    messages: tuple[Message, ...]
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return self.row["conversation_id"], self.row["branch"]
-
-
-def _headers(dataset: Dataset, part: int) -> Iterator[_Header]:
-    messages = pq.read_table(
-        dataset.root / "messages" / part_name(part), columns=["role", "tool_name", "flags"]
-    )
-    first = 0
-    for row in pq.read_table(dataset.root / "conversations" / part_name(part)).to_pylist():
-        mine = messages.slice(first, row["n_messages"]).to_pylist()
-        first += row["n_messages"]
-        yield _Header(row, tuple(Message(m["role"], m["tool_name"], tuple(m["flags"])) for m in mine))
+_COLUMNS = ("position", "position_in_message", *STORED_COLUMNS, *SCORE_COLUMNS)
 
 
 def open_scores(path: Path | str) -> Dataset:
@@ -68,15 +45,12 @@ def read_scored(dataset: Dataset) -> Iterator[ScoredConversation]:
     """Every conversation of one score dataset, in plan order.
 
     Raises:
-        InputError: A table ends early, or a list and its logprobs differ in length.
+        InputError: A table is damaged, or a list and its logprobs differ in length.
     """
+    rows = dataset.token_rows(_COLUMNS)
     for part in dataset.manifest.parts:
-        rows = RowReader(
-            dataset.root / dataset.manifest.kind.value / part_name(part.index),
-            [*TOKEN_COLUMNS, *SCORE_COLUMNS],
-        )
-        for header in _headers(dataset, part.index):
-            yield _scored(header, rows.take(header.row["n_tokens"]))
+        for stored in dataset.stored(part.index):
+            yield _scored(stored, _rows_of(stored, rows))
 
 
 class ComparedDatasets:
@@ -111,7 +85,7 @@ class ComparedDatasets:
         self.pairing = Pairing(
             self.teacher,
             self.student,
-            teacher_columns=[*TOKEN_COLUMNS, *SCORE_COLUMNS],
+            teacher_columns=_COLUMNS,
             student_columns=SCORE_COLUMNS,
             on_error=on_error,
         )
@@ -123,15 +97,15 @@ class ComparedDatasets:
         Raises:
             InputError: Token ids differ, logprobs are none, or no conversation is shared.
         """
-        headers = (h for part in self.teacher.manifest.parts for h in _headers(self.teacher, part.index))
+        known = (each for part in self.teacher.manifest.parts for each in self.teacher.stored(part.index))
         for batch in self.pairing.batches(_BATCH_TOKENS):
             waiting: list[ScoredConversation] = []
             students: list[ModelScores] = []
             for place, start, stop in zip(batch.places, batch.starts, batch.starts[1:], strict=False):
-                header = next(header for header in headers if header.key == place.key)
+                stored = next(each for each in known if each.place.key == place.key)
                 n_tokens = stop - start
                 try:
-                    scored = _scored(header, batch.teacher.slice(start, n_tokens))
+                    scored = _scored(stored, batch.teacher.slice(start, n_tokens))
                     theirs = model_scores(batch.student.slice(start, n_tokens))
                 except InputError as error:
                     self._skip(place.conversation_id, place.branch, error)
@@ -191,17 +165,14 @@ def find_scored(dataset: Dataset, conversation_id: str, branch: int | None = Non
     """
     branches: list[int] = []
     known: list[str] = []
-    for part in dataset.manifest.parts:
-        ids = pq.read_table(
-            dataset.root / "conversations" / part_name(part.index), columns=["conversation_id", "branch"]
-        ).to_pydict()
-        known += ids["conversation_id"][: max(0, _CLOSE_IDS - len(known))]
-        for index, (name, number) in enumerate(zip(*ids.values(), strict=True)):
-            if name == conversation_id:
-                if branch is None or number == branch:
-                    header = next(h for i, h in enumerate(_headers(dataset, part.index)) if i == index)
-                    return _scored(header, _read_rows(dataset, part.index, header))
-                branches.append(number)
+    for place in dataset.places():
+        if len(known) < _CLOSE_IDS:
+            known.append(place.conversation_id)
+        if place.conversation_id == conversation_id:
+            if branch is None or place.branch == branch:
+                stored = next(each for each in dataset.stored(place.part) if each.place == place)
+                return _scored(stored, _rows_of(stored, dataset.token_rows(_COLUMNS)))
+            branches.append(place.branch)
     if branches:
         raise InputError(
             f"{dataset.root} has no branch {branch} of conversation {conversation_id!r}; "
@@ -214,39 +185,26 @@ def find_scored(dataset: Dataset, conversation_id: str, branch: int | None = Non
     )
 
 
-def _read_rows(dataset: Dataset, part: int, header: _Header) -> pa.Table:
-    """The token rows of one conversation, from the row groups that hold them."""
-    path = dataset.root / dataset.manifest.kind.value / part_name(part)
-    first, n_tokens = header.row["first_row"], header.row["n_tokens"]
-    with pq.ParquetFile(path) as file:
-        sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-        starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        groups = [i for i in range(len(sizes)) if starts[i] < first + n_tokens and starts[i + 1] > first]
-        columns = [*TOKEN_COLUMNS, *SCORE_COLUMNS]
-        if not groups:
-            return file.schema_arrow.empty_table().select(columns)
-        table = file.read_row_groups(groups, columns=columns).slice(first - int(starts[groups[0]]), n_tokens)
-    if table.num_rows != n_tokens:
-        raise InputError(f"{path} ends {n_tokens - table.num_rows} rows early. Write the dataset again.")
-    return table
+def _rows_of(stored: StoredConversation, rows: TokenRows) -> pa.Table:
+    return rows.read_checked([stored.place], np.array([0, stored.place.n_tokens]))
 
 
-def _scored(header: _Header, table: pa.Table) -> ScoredConversation:
-    sources = table["source"].cast(pa.string()).combine_chunks().dictionary_encode()
-    row = header.row
+def _scored(stored: StoredConversation, table: pa.Table) -> ScoredConversation:
+    row = stored.row
+    tokens = stored_tokens(table, stored.messages)
     return ScoredConversation(
-        conversation_id=row["conversation_id"],
-        branch=row["branch"],
-        source_file=row["source_file"],
-        source_line=row["source_line"],
-        status=row["status"],
-        messages=header.messages,
-        token_ids=table["token_id"].to_numpy(),
-        message_indices=table["message_index"].to_numpy(),
+        conversation_id=row.conversation_id,
+        branch=row.branch,
+        source_file=row.source_file,
+        source_line=row.source_line,
+        status=row.status,
+        messages=tuple(Message(each.role, each.tool_name, each.flags) for each in stored.messages),
+        token_ids=tokens.token_ids,
+        message_indices=tokens.message_indices,
         positions_in_message=table["position_in_message"].to_numpy(),
-        sources=tuple(sources.dictionary.to_pylist()),
-        source_codes=sources.indices.to_numpy().astype(np.int64),
-        is_content=table["is_content"].to_numpy(),
-        sampled=table["is_sampled"].combine_chunks().cast(pa.int8()).fill_null(-1).to_numpy(),
+        sources=tokens.sources,
+        source_codes=tokens.source_codes.astype(np.int64),
+        is_content=tokens.is_content,
+        sampled=tokens.sampled_mask,
         teacher=model_scores(table),
     )

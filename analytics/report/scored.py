@@ -16,14 +16,6 @@ from tokscore.dataset.errors import InputError
 from tokscore.dataset.token_rows import conversation_name
 
 SCORE_COLUMNS = ("logprob", "rank", "entropy", "top_ids", "top_logprobs")
-TOKEN_COLUMNS = (
-    "token_id",
-    "message_index",
-    "position_in_message",
-    "source",
-    "is_content",
-    "is_sampled",
-)
 
 
 class ModelScores(NamedTuple):

@@ -12,10 +12,10 @@ from tokscore.analytics.report.collecting import Collected, collect, vocabulary_
 from tokscore.analytics.report.page import Page
 from tokscore.analytics.report.reading import ComparedDatasets, open_scores, read_scored
 from tokscore.analytics.report.summary import facts_table, group_tables, histogram_table, models_table
+from tokscore.analytics.report.token_texts import TokenTexts
 from tokscore.dataset.choices import OnError
 from tokscore.dataset.errors import UsageError
 from tokscore.dataset.reading import Dataset
-from tokscore.dataset.vocabulary import TokenTexts
 from tokscore.dataset.writing import write_file
 
 DEFAULT_MAX_MB = 25.0

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from tokscore.analytics.report.scored import ScoredConversation
-    from tokscore.dataset.vocabulary import TokenText
+    from tokscore.analytics.report.token_texts import TokenText
 
 _GUTTER = 8
 # Levels 1 to 4, the same in colour and as a digit behind the token. Below the line: the student's is higher.

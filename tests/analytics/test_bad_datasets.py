@@ -156,7 +156,7 @@ def test_a_changed_byte_is_noticed_by_stats(whole: tuple[Path, Path]) -> None:
 
 def test_metadata_is_given_to_no_rows_out_of_order(whole: tuple[Path, Path]) -> None:
     rewritten(swapped)(*whole)
-    with pytest.raises(InputError, match="position 6 stands where 5 is expected; its rows are out of order"):
+    with pytest.raises(InputError, match="row 5 has position 6; expected rows in order"):
         run("stats", whole[0], "--by", "metadata.task")
 
 
@@ -191,7 +191,7 @@ def test_a_damaged_vocabulary_is_named(
 ) -> None:
     made = [conversation(f"c{n}", [("user", 30), ("assistant", 40 + n)], seed=n, model=1) for n in range(4)]
     (whole[0] / "vocab.parquet").write_bytes(b"PAR1")
-    with pytest.raises(InputError, match=r"vocab\.parquet is damaged"):
+    with pytest.raises(InputError, match=r"vocab\.parquet is no whole Parquet file"):
         run("diff", whole[0], write_dataset(made))
 
 

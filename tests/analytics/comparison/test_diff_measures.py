@@ -23,6 +23,7 @@ from tokscore.analytics import diff_report as diff
 from tokscore.analytics.comparison.off_policy import effective_sample_size
 from tokscore.cli.main import app
 from tokscore.dataset.errors import InputError, UsageError
+from tokscore.dataset.schema import VOCABULARY
 
 Make = Callable[..., Any]  # fixtures of conftest.py, which tests cannot import
 FloatArray = NDArray[np.float64]
@@ -174,7 +175,8 @@ def test_tables_hold_every_token_and_every_group(both: Both, tmp_path: Path) -> 
 def test_the_most_divergent_tokens_come_with_their_text(both: Both, tmp_path: Path) -> None:
     letters = [chr(65 + i) for i in range(50)]
     table = {"token_id": range(50), "text": letters, "bytes": [letter.encode() for letter in letters]}
-    pq.write_table(pa.table({k: list(v) for k, v in table.items()}), both.paths[0] / "vocab.parquet")
+    vocabulary = pa.table({name: list(values) for name, values in table.items()}, schema=VOCABULARY)
+    pq.write_table(vocabulary, both.paths[0] / "vocab.parquet")
     contexts = diff(*both.paths, out=tmp_path / "out").contexts
     tokens = pl.read_parquet(tmp_path / "out/tokens.parquet")
     assert [each.lower for each in contexts] == sorted(tokens["gjs_0.5_lower"], reverse=True)[:10]

@@ -68,13 +68,13 @@ def test_equal_orders_read_every_row_group_once(
     monkeypatch.setattr(parts, "ROW_GROUP_ROWS", 5)
     path = write_dataset([conversation(f"c{index}", seed=index) for index in range(9)], n_parts=2)
     reads = []
-    read_row_group = pq.ParquetFile.read_row_group
+    read_row_groups = pq.ParquetFile.read_row_groups
 
-    def count(file: pq.ParquetFile, group: int, **options: object) -> pa.Table:
-        reads.append(group)
-        return read_row_group(file, group, **options)
+    def count(file: pq.ParquetFile, groups: list[int], columns: list[str], **options: object) -> pa.Table:
+        reads.extend(groups if "token_id" in columns else [])
+        return read_row_groups(file, groups, columns=columns, **options)
 
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", count)
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", count)
     assert len(list(pairing(path, path))) == 9
     n_groups = sum(pq.read_metadata(file).num_row_groups for file in Dataset(path).files("scores"))
     assert n_groups > 9
@@ -140,7 +140,7 @@ def test_a_missing_part_is_refused(conversation: Make, write_dataset: Make) -> N
 def test_a_cut_token_table_is_refused(conversation: Make, write_dataset: Make) -> None:
     short, long = write_dataset([conversation("a")]), write_dataset([conversation("a", [("user", 20)])])
     shutil.copy(short / "scores/part-00000.parquet", long / "scores/part-00000.parquet")
-    with pytest.raises(InputError, match="has 8 rows; expected 21, the end of conversation 'a'"):
+    with pytest.raises(InputError, match="has 8 rows; expected 21, the tokens of its conversations"):
         list(pairing(long, long))
 
 

@@ -12,10 +12,10 @@ import pytest
 from tokscore.analytics.comparison.compare import Comparison
 from tokscore.analytics.report.reading import ComparedDatasets, find_scored, open_scores, read_scored
 from tokscore.analytics.report.scored import model_scores
+from tokscore.analytics.report.token_texts import TokenText, TokenTexts
 from tokscore.dataset import writing as parts
 from tokscore.dataset.choices import OnError
 from tokscore.dataset.errors import InputError
-from tokscore.dataset.vocabulary import TokenText, TokenTexts
 
 
 def test_every_interval_is_that_of_diff(scores: Any) -> None:

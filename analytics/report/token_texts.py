@@ -1,49 +1,14 @@
-"""The vocabulary that a dataset carries."""
+"""The texts of token ids, from the vocabulary that a dataset carries."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from tokscore.dataset.errors import InputError
-from tokscore.dataset.integrity import damaged
-from tokscore.dataset.reading import VOCABULARY_NAME, Dataset
-
-
-def read_vocabulary(
-    dataset: Dataset, columns: Sequence[str], token_ids: set[int] | None = None
-) -> pa.Table | None:
-    """Some or all rows of the vocabulary table; None where a dataset has none.
-
-    Raises:
-        InputError: It is damaged.
-    """
-    path = dataset.root / VOCABULARY_NAME
-    if not path.is_file():
-        return None
-    filters = None if token_ids is None else [("token_id", "in", token_ids)]
-    try:
-        return pq.read_table(path, columns=list(columns), filters=filters)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise damaged(path, error) from error
-
-
-def vocabulary_bytes(dataset: Dataset) -> dict[int, bytes]:
-    """Bytes of the ids of a dataset's vocabulary, where they are known.
-
-    Raises:
-        InputError: The vocabulary is damaged.
-    """
-    table = read_vocabulary(dataset, ["token_id", "bytes"])
-    if table is None:
-        return {}
-    pairs = zip(table["token_id"].to_pylist(), table["bytes"].to_pylist(), strict=True)
-    return {token_id: raw for token_id, raw in pairs if raw is not None}
+from tokscore.dataset.reading import Dataset
 
 
 class TokenText(NamedTuple):
@@ -66,15 +31,9 @@ class TokenTexts:
         """Read the vocabulary of `dataset`.
 
         Raises:
-            InputError: It has none.
+            InputError: It has none, or a damaged one.
         """
-        path = dataset.root / VOCABULARY_NAME
-        if not path.is_file():
-            raise InputError(
-                f"{dataset.root} has no {VOCABULARY_NAME}, so its tokens have no text. "
-                "Write the dataset again."
-            )
-        table = pq.read_table(path)
+        table = dataset.vocabulary()
         self._rows = pc.sort_indices(table["token_id"]).to_numpy()
         self._ids = table["token_id"].to_numpy()[self._rows]
         self._texts, self._bytes = table["text"].combine_chunks(), table["bytes"].combine_chunks()

@@ -1,0 +1,156 @@
+"""Output directories: made ready to take the parts of a run, and gone on with where one stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tokscore.dataset.errors import InputError, UsageError
+from tokscore.dataset.manifest import MANIFEST_NAME, Manifest, Setting, read_manifest
+from tokscore.dataset.reading import VOCABULARY_NAME, read_failures
+from tokscore.dataset.schema import DatasetKind
+from tokscore.dataset.table_files import Footer, TableFile
+from tokscore.dataset.writing import is_temporary, part_name, remove_abandoned, write_file
+
+
+def prepare_output(root: Path, manifest: Manifest, vocabulary: Callable[[], pa.Table]) -> set[int]:
+    """Make `root` ready to take the parts of `manifest`.
+
+    Args:
+        root: New, empty, holding parts of the same plan, or of another plan without a finished part.
+        manifest: Sealed.
+        vocabulary: Makes `tables.VOCABULARY` rows, the same from every shard.
+
+    Returns:
+        Indices of the parts that are already done.
+
+    Raises:
+        UsageError: `root` holds something else; the message says what differs.
+    """
+    if root.exists() and not root.is_dir():
+        raise UsageError(f"{root} is a file; expected a directory for the output.")
+    existing: Manifest | None = None
+    # Another shard may be writing its manifest right now.
+    if root.is_dir() and any(not is_temporary(path) for path in root.iterdir()):
+        if not (root / MANIFEST_NAME).is_file():
+            raise UsageError(
+                f"{root} is not empty and holds no dataset of tokscore. Choose another directory with -o."
+            )
+        existing = read_manifest(root)
+        started = any((root / existing.kind.value).glob("part-*.parquet"))
+        if started and existing.plan_hash != manifest.plan_hash:
+            raise UsageError(
+                f"{root} holds another run: {'; '.join(manifest_differences(existing, manifest))}.\n"
+                "Choose another directory with -o, or delete this one."
+            )
+    root.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(root)
+    is_new = existing is None or existing.plan_hash != manifest.plan_hash
+    if is_new:
+        write_file(root / MANIFEST_NAME, manifest.to_json())
+    if is_new or not (root / VOCABULARY_NAME).is_file():
+        sink = pa.BufferOutputStream()
+        pq.write_table(vocabulary(), sink, compression="zstd", compression_level=3)
+        write_file(root / VOCABULARY_NAME, sink.getvalue().to_pybytes())
+    return finished_parts(root, manifest)
+
+
+def finished_parts(root: Path, manifest: Manifest) -> set[int]:
+    """Indices of the parts that are there."""
+    return {
+        part.index
+        for part in manifest.parts
+        if (footer := _footer(root, manifest.kind, part.index)) and footer.plan_hash
+    }
+
+
+def _footer(root: Path, kind: DatasetKind, index: int) -> Footer | None:
+    """Of a finished part; None where the part is not done."""
+    path = root / kind.value / part_name(index)
+    if not path.is_file():
+        return None
+    with TableFile(path, kind, hint="Delete it and run again.") as file:
+        return file.footer
+
+
+def record_engine_details(
+    root: Path, details: Mapping[str, Setting], *, but: Collection[str] = ()
+) -> list[str]:
+    """Write how the engine scores into the manifest, where no run has done so.
+
+    Args:
+        root: The dataset.
+        details: By name.
+        but: Names of those that differ by chance, which are no difference.
+
+    Returns:
+        In words, what differs from what an earlier run wrote, which stays.
+    """
+    manifest = read_manifest(root)
+    earlier = manifest.engine_details
+    if earlier is None:
+        told = msgspec.structs.replace(manifest, engine_details=dict(details))
+        write_file(root / MANIFEST_NAME, told.to_json())
+        return []
+    return [
+        f"{name.replace('_', '-')} was {earlier.get(name)} and is {details.get(name)}"
+        for name in sorted({*earlier, *details} - {*but})
+        if earlier.get(name) != details.get(name)
+    ]
+
+
+def check_some_succeeded(root: Path, parts: Sequence[int], what: str) -> None:
+    """Refuse finished parts in which every conversation failed.
+
+    Args:
+        root: The dataset; other parts may be missing.
+        parts: Their indices.
+        what: What was to be done with the conversations, for the message.
+
+    Raises:
+        InputError: With the first failure.
+    """
+    for index in parts:
+        with TableFile(root / "conversations" / part_name(index), "conversations") as file:
+            if file.footer.n_rows:
+                return
+    failures = [failure for index in parts for failure in read_failures(root, index)]
+    if failures:
+        first = failures[0].error()
+        if len(failures) == 1:
+            raise InputError(f"the only conversation could not be {what}: {first}")
+        raise InputError(f"none of the {len(failures):,} conversations could be {what}. The first: {first}")
+
+
+# For hashes, which say nothing to a reader.
+_DIFFERENCES = {
+    "sha256": "the tokenizer or the model's weights are others",
+    "template_sha256": "the chat template is another (see `template`)",
+}
+
+
+def manifest_differences(existing: Manifest, wanted: Manifest) -> list[str]:
+    """In words, what keeps two manifests from being the same plan."""
+    if existing.kind is not wanted.kind:
+        return [f"it has {existing.kind.value}, this run writes {wanted.kind.value}"]
+    found: list[str] = []
+    old, new = msgspec.to_builtins(existing), msgspec.to_builtins(wanted)
+    for section in ("settings", "tokenizer", "model"):
+        before, after = old[section] or {}, new[section] or {}
+        found += [
+            _DIFFERENCES.get(
+                key, f"{key.replace('_', '-')} is {before.get(key)} there and {after.get(key)} here"
+            )
+            for key in sorted({*before, *after})
+            if before.get(key) != after.get(key)
+        ]
+    if existing.inputs != wanted.inputs:
+        names = ", ".join(file.name for file in wanted.inputs)
+        found.append(f"it was made from other input than {names}, or that changed since")
+    if existing.tokscore_version != wanted.tokscore_version:
+        found.append(f"tokscore {existing.tokscore_version} wrote it, this is {wanted.tokscore_version}")
+    return found or ["the input is divided into other parts"]
