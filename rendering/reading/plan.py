@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tokscore.dataset.errors import ConversationError, InputError
 from tokscore.dataset.manifest import InputFile, Part
@@ -16,6 +16,8 @@ from tokscore.rendering.conversations.conversation import decode_record
 from tokscore.rendering.reading.formats import detect_format, load_format
 from tokscore.rendering.reading.formats.batch_files import batch_pairs
 from tokscore.rendering.reading.formats.format import Format
+from tokscore.rendering.reading.formats.mapped import NAME as MAPPED
+from tokscore.rendering.reading.formats.mapped import check_map
 from tokscore.rendering.reading.record_names import RecordName, record_name
 from tokscore.rendering.reading.unpacking import spool, unpacked
 
@@ -73,22 +75,22 @@ def _without_mark(line: bytes, number: int) -> bytes:
 
 
 def plan_files(
-    inputs: Sequence[str], input_format: str | None = None, *, part_bytes: int = PART_BYTES
+    inputs: Sequence[str], input_format: str | Format | None = None, *, part_bytes: int = PART_BYTES
 ) -> Plan:
     """Read the inputs once and divide them.
 
     Args:
         inputs: Paths, also of files compressed with gzip or zstd; `-` is standard input.
-        input_format: One of `formats.FORMATS`; by default that of the first record that looks like one,
-            `openai` where none does.
+        input_format: One of `formats.FORMATS`, or a map as `mapped_format` reads it; by default the format of
+            the first record that looks like one, `openai` where none does.
         part_bytes: A part ends with the line in which it reaches this size, or with the last of the
             neighbouring records that have the same `group` as that line.
 
     Raises:
-        UsageError: There is no such format.
+        UsageError: There is no such format, or the map does not fit the first record.
         InputError: A file is missing, empty or damaged, or there are no inputs.
     """
-    given_format = None if input_format is None else load_format(input_format)
+    given_format = load_format(input_format) if isinstance(input_format, str) else input_format
     given = [spool(sys.stdin.buffer) if name == STDIN else _existing(name) for name in inputs]
     names = ["stdin" if name == STDIN else Path(name).name for name in inputs]
     whole = [unpacked(path, name) for path, name in zip(given, names, strict=True)]
@@ -96,6 +98,8 @@ def plan_files(
     paths = tuple(source.path for source in sources)
     names = [names[source.input_index] for source in sources]
     places = tuple(Path(inputs[source.input_index]) for source in sources)
+    if given_format is not None and given_format.name == MAPPED:
+        _check_map(given_format, paths, names)
     chosen = given_format or _find_format(paths)
     taken: set[str] = set()
     repeats: dict[str, int] = {}
@@ -153,15 +157,28 @@ def plan_files(
 
 def _find_format(paths: Sequence[Path]) -> Format:
     for path in paths[:_TRIED_FILES]:
-        with path.open("rb") as handle:
-            for number, line in enumerate(islice(handle, _TRIED_LINES), 1):
-                try:
-                    found = detect_format(decode_record(_without_mark(line, number)))
-                except ConversationError:
-                    continue
-                if found is not None:
-                    return found
+        for _, record in _first_records(path):
+            found = detect_format(record)
+            if found is not None:
+                return found
     return load_format("openai")
+
+
+def _check_map(chosen: Format, paths: Sequence[Path], names: Sequence[str]) -> None:
+    for path, name in zip(paths[:_TRIED_FILES], names, strict=False):
+        for number, record in _first_records(path):
+            check_map(chosen, record, f"{name}:{number}")
+            return
+
+
+def _first_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:  # Any: JSON values
+    """Lines with their numbers that are JSON objects, among the first."""
+    with path.open("rb") as handle:
+        for number, line in enumerate(islice(handle, _TRIED_LINES), 1):
+            try:
+                yield number, decode_record(_without_mark(line, number))
+            except ConversationError:
+                continue
 
 
 def _unused(wanted: str, taken: set[str], repeats: dict[str, int]) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import decode_record
+from tokscore.rendering.reading.formats.json_path import is_path, root_key, value_at
 
 if TYPE_CHECKING:
     from tokscore.rendering.reading.formats.format import Format
@@ -31,7 +32,9 @@ def record_name(line: bytes, chosen: Format) -> RecordName:
     """The name and the group in one line; nothing of a line that is no JSON object."""
     joined = [(keys,) if isinstance(keys, str) else keys for keys in chosen.id_keys]
     wanted = tuple(dict.fromkeys([*(key for keys in joined for key in keys), chosen.group_key]))
-    values = dict(zip(wanted, _values(line, wanted), strict=True))
+    roots = tuple(root_key(key) for key in wanted)
+    found = dict(zip(roots, _values(line, roots), strict=True))
+    values = {key: value_at(found, key) if is_path(key) else found[key] for key in wanted}
     names = (_joined([values[key] for key in keys]) for keys in joined)
     return RecordName(next(filter(None, names), None), values[chosen.group_key])
 

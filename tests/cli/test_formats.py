@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from typer.testing import CliRunner, Result
 
+from tokscore.cli.main import app
 from tokscore.dataset.choices import OnError
+from tokscore.dataset.errors import InputError
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.tokens import RenderedConversation
 from tokscore.rendering import ConversationError, open_source
@@ -54,6 +57,7 @@ FILES = {
     "verifiers-results": ["verifiers_results.jsonl"],
     "xlam": ["xlam.json"],
 }
+WITHOUT_TEXT = {"prime-rl", "nemo-rl"}  # which have no messages beside their ids
 COMPARED = [
     "conversation_id",
     "branch",
@@ -126,6 +130,32 @@ def test_a_format_is_scored_beside_its_recorded_logprobs(tiny_model: Path, tmp_p
     assert scores["recorded_logprob"].is_not_null().any() == load_format(name).has_logprobs
     # Branches begin alike, and one that is the beginning of another is not scored again.
     assert summary.n_engine_tokens <= summary.n_tokens
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_command_takes_every_format(tiny_model: Path, tmp_path: Path, name: str) -> None:
+    files = [str(FIXTURES / file) for file in FILES[name]]
+
+    def command(*arguments: str) -> Result:
+        return CliRunner().invoke(app, [*arguments, "--format", "json"])
+
+    counted = command("stats", *files, "--limit", "max_turns=1")
+    assert counted.exit_code == 0, counted.output
+    assert json.loads(counted.stdout)
+    out = str(tmp_path / "scores")
+    planned = command(
+        "logprobs", *files, "-m", str(tiny_model), "-o", out, "--dry-run", "--engine", "transformers"
+    )
+    assert planned.exit_code == 0, planned.output
+    assert json.loads(planned.stdout)["n_logical_tokens"] > 0
+    compared = command("drift", *files, "-m", str(tiny_model), "--on-error", "skip")
+    if load_format(name).has_ids and name not in WITHOUT_TEXT:
+        assert compared.exit_code == 0, compared.output
+        assert json.loads(compared.stdout)["drifted"] is not None
+    else:
+        assert isinstance(compared.exception, InputError)
+        lacking = "no text of its messages" if name in WITHOUT_TEXT else "without recorded token ids"
+        assert lacking in f"{compared.exception} {compared.output}"
 
 
 def test_recorded_ids_are_scored_from_outside(tokscore: Run, tiny_model: Path, tmp_path: Path) -> None:

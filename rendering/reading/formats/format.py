@@ -51,7 +51,7 @@ class Format:
         holds_ids: Whether a record carries token ids in the fields of this format; never without any.
         token_id_keys: Keys of a record below which its token ids are; none for a format without ids.
         id_keys: Keys of a record that may hold its name, text or a whole number; the first that does counts.
-            Several in a tuple are joined by "-" where all of them do.
+            Several in a tuple are joined by "-" where all of them do. A key that begins with `$` is a path.
         is_served: A server wrote the records, and changed their messages before a template saw them.
         group_key: Key of a record by which neighbours belong together; they stay in one part.
         open_keys: In Parquet files, keys below which objects lack the keys that are null.

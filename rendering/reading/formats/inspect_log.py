@@ -52,7 +52,8 @@ def _model_events(record: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any]
         kind = found.get("event")
         if kind in ("span_begin", "step") and found.get("type") in _SCORER:
             return
-        is_call = kind == "model" and bool(found.get("input")) and not found.get("error")
+        has_input = any(found.get(key) for key in ("input", "input_refs"))
+        is_call = kind == "model" and has_input and not found.get("error")
         if is_call and found.get("role") in (None, "assistant"):
             yield found, path
 
@@ -60,8 +61,7 @@ def _model_events(record: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any]
 def _calls(record: Mapping[str, Any], attachments: Mapping[str, Any]) -> Iterator[ModelCall]:
     for event, path in _model_events(record):
         output = get(event, "output", dict, path, "an object") or {}
-        given = need(event, "input", list, path, "a list of messages")
-        prompt = [_message(each, f"{path}.input[{i}]", attachments) for i, each in enumerate(given)]
+        prompt = [_message(each, place, attachments) for each, place in _input(record, event, path)]
         usage = _usage(output, f"{path}.output")
         choices = get(output, "choices", list, f"{path}.output", "a list of choices") or ()
         for i, each in enumerate(choices):
@@ -71,6 +71,27 @@ def _calls(record: Mapping[str, Any], attachments: Mapping[str, Any]) -> Iterato
             answer = _message(message, f"{place}.message", attachments)
             own_usage = usage if len(choices) == 1 else None
             yield ModelCall(prompt, [answer], own_usage, _logprobs(choice, place))
+
+
+def _input(record: Mapping[str, Any], event: Mapping[str, Any], path: str) -> Iterator[tuple[object, str]]:
+    """The messages of a prompt with their JSON paths: its own, or runs of those that all events share."""
+    given = get(event, "input", list, path, "a list of messages")
+    if given:
+        yield from ((each, f"{path}.input[{i}]") for i, each in enumerate(given))
+        return
+    pool = need(record, "events_data", dict, "$", "the messages of the events")
+    messages = need(pool, "messages", list, "$.events_data", "a list of messages")
+    for i, run in enumerate(
+        need(event, "input_refs", list, path, "a list of runs, [first, one past the last]")
+    ):
+        place = f"{path}.input_refs[{i}]"
+        is_run = isinstance(run, list) and len(run) == 2 and all(type(each) is int for each in run)
+        if not is_run or not 0 <= run[0] <= run[1] <= len(messages):
+            raise ConversationError(
+                f"is {shown(run)}; expected [first, one past the last] of {len(messages)} messages.",
+                path=place,
+            )
+        yield from ((messages[k], f"$.events_data.messages[{k}]") for k in range(*run))
 
 
 def _logprobs(choice: Mapping[str, Any], path: str) -> AnswerLogprobs | None:
@@ -172,7 +193,8 @@ def _tool_calls(message: Mapping[str, Any], path: str) -> Sequence[dict[str, Any
 
 FORMAT = Format(
     name="inspect",
-    fields="samples of a log, an .eval archive or JSON: events[event=model, input, output[choices[message, "
+    fields="samples of a log, an .eval archive or JSON: events[event=model, input or input_refs into "
+    "events_data, output[choices[message, "
     "logprobs], usage], tools] as one tree, without those of scorers and graders; messages where there "
     "are none; attachments, id, epoch, target, scores, metadata",
     has_logprobs=True,

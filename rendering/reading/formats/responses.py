@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tokscore.dataset.errors import ConversationError
-from tokscore.rendering.conversations.conversation import check_message, shown
+from tokscore.rendering.conversations.conversation import AnswerLogprobs, check_message, shown
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace, Usage, linear
+from tokscore.rendering.reading.formats.answer_tokens import answer_logprobs
 from tokscore.rendering.reading.formats.fields import get, metadata_text, need, object_at
 from tokscore.rendering.reading.formats.format import Format, Place
 from tokscore.rendering.reading.formats.messages import answer_message, joined_text, openai_tools, tool_call
@@ -17,10 +18,14 @@ _ASSISTANT = "assistant"
 _MESSAGE, _CALL, _OUTPUT, _REASONING = "message", "function_call", "function_call_output", "reasoning"
 _TYPES = frozenset({_MESSAGE, _CALL, _OUTPUT, _REASONING})
 _TEXT_PARTS = ("output_text", "input_text", "text", "refusal")
+# Rollouts of NeMo Gym keep the request there, and the answer in `response`.
+_GYM = "responses_create_params"
 _METADATA = ("model", "metadata", "status", "reward", "score")
 
 
 def _matches(record: Mapping[str, Any]) -> bool:
+    if isinstance(record.get(_GYM), dict):
+        return "input" in record[_GYM]
     if "messages" in record:
         return False
     items, output = record.get("input"), record.get("output")
@@ -39,39 +44,70 @@ def _are_items(value: object) -> bool:
     )
 
 
+class _Side(NamedTuple):
+    """A request or an answer, with its JSON path."""
+
+    fields: Mapping[str, Any]
+    path: str
+
+
 def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
-    given = get(record, "input", (str, list), "$", "text or a list of items")
-    prompt: list[dict[str, Any]] = []
-    instructions = joined_text(record.get("instructions"), "$.instructions", _TEXT_PARTS)
-    if instructions:
-        prompt.append({"role": "system", "content": instructions})
-    if isinstance(given, str):
-        prompt.append({"role": "user", "content": given})
-    elif given is not None:
-        prompt += item_messages(given, "$.input")
-    output = get(record, "output", (str, list), "$", "text or a list of items")
-    answer: list[dict[str, Any]] = []
-    if isinstance(output, str):
-        answer = [{"role": _ASSISTANT, "content": output}]
-    elif output:
-        answer = item_messages(output, "$.output")
-    if not prompt and not answer:
-        raise ConversationError("and output are empty; expected text or items.", path="$.input")
-    usage = _usage(record)
-    nodes = [Node(NO_PARENT, (each,), not answer and each["role"] == _ASSISTANT) for each in prompt]
-    for i, each in enumerate(answer):
+    request = answer = _Side(record, "$")
+    if _GYM in record:
+        request = _Side(need(record, _GYM, dict, "$", "a request"), f"$.{_GYM}")
+        answer = _Side(get(record, "response", dict, "$", "an answer") or {}, "$.response")
+    prompt, said = _prompt(request), _answer(answer)
+    if not prompt and not said:
+        raise ConversationError("and output are empty; expected text or items.", path=f"{request.path}.input")
+    n_answers = sum(message["role"] == _ASSISTANT for message in said)
+    usage = _usage(answer) if n_answers == 1 else None
+    logprobs = _logprobs(answer) if n_answers == 1 else None
+    nodes = [Node(NO_PARENT, (each,), not said and each["role"] == _ASSISTANT) for each in prompt]
+    for each in said:
         is_sampled = each["role"] == _ASSISTANT
-        nodes.append(Node(NO_PARENT, (each,), is_sampled, usage=usage if i == len(answer) - 1 else None))
+        own = (usage, logprobs) if is_sampled else (None, None)
+        nodes.append(Node(NO_PARENT, (each,), is_sampled, usage=own[0], logprobs=own[1]))
     return Trace(
         linear(nodes),
-        openai_tools(_function_tools(record), "$.tools"),
+        openai_tools(_function_tools(request), f"{request.path}.tools"),
         metadata=metadata_text(record, _METADATA),
     )
 
 
-def _function_tools(record: Mapping[str, Any]) -> list[object] | None:
+def _prompt(request: _Side) -> list[dict[str, Any]]:
+    fields, path = request
+    given = get(fields, "input", (str, list), path, "text or a list of items")
+    instructions = joined_text(fields.get("instructions"), f"{path}.instructions", _TEXT_PARTS)
+    messages = [{"role": "system", "content": instructions}] if instructions else []
+    if isinstance(given, str):
+        return [*messages, {"role": "user", "content": given}]
+    return messages + (item_messages(given, f"{path}.input") if given is not None else [])
+
+
+def _answer(answer: _Side) -> list[dict[str, Any]]:
+    fields, path = answer
+    output = get(fields, "output", (str, list), path, "text or a list of items")
+    if isinstance(output, str):
+        return [{"role": _ASSISTANT, "content": output}]
+    return item_messages(output, f"{path}.output") if output else []
+
+
+def _logprobs(answer: _Side) -> AnswerLogprobs | None:
+    """Those of the one part of text in an answer that is nothing else."""
+    output = answer.fields.get("output")
+    if not isinstance(output, list) or len(output) != 1:
+        return None
+    content = output[0].get("content")
+    if not isinstance(content, list) or len(content) != 1:
+        return None
+    path = f"{answer.path}.output[0].content[0]"
+    logprobs = get(content[0], "logprobs", list, path, "a list of tokens with their logprobs")
+    return answer_logprobs(logprobs, f"{path}.logprobs") if logprobs else None
+
+
+def _function_tools(request: _Side) -> list[object] | None:
     """The tools that a template prints: those that the server runs itself have no parameters."""
-    tools = get(record, "tools", list, "$", "a list of tools")
+    tools = get(request.fields, "tools", list, request.path, "a list of tools")
     return None if tools is None else [tool for tool in tools if not _is_hosted(tool)]
 
 
@@ -79,9 +115,10 @@ def _is_hosted(tool: object) -> bool:
     return isinstance(tool, dict) and "name" not in tool and "function" not in tool and "type" in tool
 
 
-def _usage(record: Mapping[str, Any]) -> Usage | None:
-    usage = get(record, "usage", dict, "$", "an object")
-    return None if usage is None else usage_of(usage, "$.usage", ("input_tokens",), "output_tokens")
+def _usage(answer: _Side) -> Usage | None:
+    usage = get(answer.fields, "usage", dict, answer.path, "an object")
+    path = f"{answer.path}.usage"
+    return None if usage is None else usage_of(usage, path, ("input_tokens",), "output_tokens")
 
 
 class _Answer(NamedTuple):
@@ -179,8 +216,9 @@ FORMAT = Format(
     name="openai-responses",
     fields="instructions, input (text, or items of the types message, reasoning[content, summary], "
     "function_call[call_id, name, arguments] and function_call_output[call_id, output]), output (likewise), "
-    "tools, usage, model. With an output, the answers of the input are not sampled",
-    has_logprobs=False,
+    "tools, usage, model, logprobs of an answer that is text alone; or responses_create_params and response "
+    "of these, as in NeMo Gym's rollouts. With an output, the answers of the input are not sampled",
+    has_logprobs=True,
     has_branches=False,
     example='{"input": [{"role": "user", "content": "Hi"}], "output": [{"type": "message", "role": '
     '"assistant", "content": [{"type": "output_text", "text": "Hello!"}]}]}',

@@ -233,10 +233,9 @@ def test_damage_from_the_first_byte_on_is_one_line(tmp_path: Path) -> None:
     assert mark.startswith(CUT_FILE + b"gzip says: zlib inflate failed")
 
 
-@pytest.mark.parametrize("content", [pickle.dumps({"messages": []}), b"PK\x03\x04\x00\x00archive/data.pkl"])
-def test_pickles_are_refused_by_name(tmp_path: Path, content: bytes) -> None:
+def test_pickles_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^input\.json is a pickle or a zip archive, .*\nPickles are never"):
-        lines(tmp_path, content)
+        lines(tmp_path, pickle.dumps({"messages": []}))
 
 
 def test_rows_of_a_parquet_file_become_lines(tmp_path: Path) -> None:

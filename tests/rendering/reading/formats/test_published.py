@@ -74,6 +74,7 @@ READ: dict[str, list[tuple[str, list[str]]]] = {
         ("resp_1", ["system:Be brief. user:2 + 3? assistant*: tool:5 assistant*:5."]),
         ("responses.jsonl:2", ["user:Hi assistant*:Hello!"]),
         ("responses.jsonl:3", ["user:Hi assistant*:Hello!"]),
+        ("responses.jsonl:4", ["user:Hi assistant*:Hello!"]),
     ],
     "alpaca.json": [
         ("alpaca.json:1", ["user:Greet. assistant*:Hello!"]),
@@ -164,7 +165,6 @@ def test_reasoning_stands_beside_the_answer(name: str, reasoning: str) -> None:
     [
         ("tau2_bench.json", [20, 30], [5, 3]),
         ("atif.json", [20, 30], [6, 4]),
-        ("responses.jsonl", [20], [9]),
         ("inspect.json", [20, 20], [6, 6]),
         ("langfuse.jsonl", [20, 30], [6, 3]),
         ("otel.jsonl", [20, 30], [6, 3]),
@@ -267,6 +267,14 @@ def test_nemo_rl_padding_is_cut_off_and_prompts_have_no_logprobs() -> None:
     assert [each[2:] for each in rows(trace)] == [(0, None)] * 3 + [(1, -0.5), (1, -0.25), (1, -0.125)]
     assert trace.metadata is not None
     assert json.loads(trace.metadata)["step"] == 7
+
+
+def test_responses_usage_and_logprobs_are_those_of_a_single_answer() -> None:
+    several, single = (first("responses.jsonl", number).nodes for number in (0, 1))
+    assert all(node.usage is node.logprobs is None for node in several)
+    logprobs = single[1].logprobs
+    assert logprobs is not None
+    assert (single[1].usage, b"".join(logprobs.texts)) == (Usage(8, 7), b"Hello!")
 
 
 def test_inspect_logprobs_are_those_of_the_answer() -> None:
