@@ -204,6 +204,7 @@ FORMAT = Format(
     '"content": [{"type": "text", "text": "Hello!"}]}]}',
     matches=_matches,
     parse=_parse,
+    is_served=True,
     id_keys=("custom_id", "id"),
     open_keys=OPEN_KEYS | {"input_schema"},
 )

@@ -198,6 +198,7 @@ FORMAT = Format(
     '"completion_token_ids": [19556, 17, 2], "logprobs": [-0.5, -0.25, -0.125]}}]}',
     matches=_matches,
     parse=_parse,
+    is_served=True,
     holds_ids=_holds_ids,
     token_id_keys=frozenset({"steps"}),
     id_keys=("trajectory_id", "session_id", "id"),

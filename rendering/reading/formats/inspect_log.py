@@ -203,6 +203,7 @@ FORMAT = Format(
     '"content": "Hi", "source": "input"}, {"role": "assistant", "content": "Hello!", "source": "generate"}]}',
     matches=_matches,
     parse=_parse,
+    is_served=True,
     id_keys=(("id", "epoch"), "id"),
     records_key="samples",
     archive_members="samples/*.json",

@@ -137,5 +137,6 @@ FORMAT = Format(
     '"output": {"role": "assistant", "content": "Hello!"}}',
     matches=_matches,
     parse=_parse,
+    is_served=True,
     records_key="data",
 )

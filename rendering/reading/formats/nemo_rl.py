@@ -115,6 +115,7 @@ FORMAT = Format(
     '"generation_logprobs": [[0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -0.5, -0.25, -0.125]]}',
     matches=_matches,
     parse=_parse,
+    is_served=True,
     holds_ids=_matches,
     token_id_keys=frozenset({"token_ids"}),
 )

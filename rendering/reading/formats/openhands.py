@@ -84,5 +84,6 @@ FORMAT = Format(
     '"content": "Hi"}, {"role": "assistant", "content": "Hello!"}]}',
     matches=_matches,
     parse=_parse,
+    is_served=True,
     id_keys=("trajectory_id", "id", "instance_id"),
 )

@@ -229,5 +229,6 @@ FORMAT = Format(
     '"assistant", "parts": [{"type": "text", "content": "Hello!"}]}]}}',
     matches=_matches,
     parse=_parse,
+    is_served=True,
     id_keys=("spanId", "span_id", "id"),
 )

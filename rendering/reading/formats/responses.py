@@ -224,4 +224,5 @@ FORMAT = Format(
     '"assistant", "content": [{"type": "output_text", "text": "Hello!"}]}]}',
     matches=_matches,
     parse=_parse,
+    is_served=True,
 )

@@ -110,5 +110,6 @@ FORMAT = Format(
     '"completion_tokens": 2}}]}',
     matches=_matches,
     parse=_parse,
+    is_served=True,
     records_key="simulations",
 )

@@ -31,6 +31,7 @@ FORMAT = Format(
     '"Hi"}, {"role": "assistant", "content": "Hello!"}]}',
     matches=_matches,
     parse=_parse,
+    is_served=True,
     id_keys=(("task_id", "trial"), "task_id"),
     open_keys=OPEN_KEYS | {"kwargs"},
 )
