@@ -10,7 +10,7 @@ import msgspec
 
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import decode_record
-from tokscore.rendering.reading.formats.json_path import is_path, root_key, value_at
+from tokscore.rendering.reading.fields.json_path import is_path, root_key, value_at
 
 if TYPE_CHECKING:
     from tokscore.rendering.reading.formats.format import Format

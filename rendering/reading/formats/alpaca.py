@@ -7,7 +7,7 @@ from typing import Any
 
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import Conversation, kind_of
-from tokscore.rendering.reading.formats.fields import get, metadata_text, need
+from tokscore.rendering.reading.fields.values import get, metadata_text, need
 from tokscore.rendering.reading.formats.format import Format, Place
 
 _QUESTION = ("instruction", "input")

@@ -8,10 +8,10 @@ from typing import Any
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import check_messages, kind_of, shown
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace, Usage, linear
-from tokscore.rendering.reading.formats.fields import get, metadata_text, need, object_at
+from tokscore.rendering.reading.fields.messages import answer_message, joined_text, openai_tools, tool_call
+from tokscore.rendering.reading.fields.usage import usage_of
+from tokscore.rendering.reading.fields.values import get, metadata_text, need, object_at
 from tokscore.rendering.reading.formats.format import OPEN_KEYS, Format, Place
-from tokscore.rendering.reading.formats.messages import answer_message, joined_text, openai_tools, tool_call
-from tokscore.rendering.reading.formats.usage import usage_of
 
 REDACTED_STATUS = "redacted_reasoning"
 _ROLES = ("user", "assistant")

@@ -10,7 +10,10 @@ import numpy as np
 from tokscore.dataset.errors import ConversationError, counted
 from tokscore.rendering.conversations.conversation import check_message, shown
 from tokscore.rendering.conversations.trace import NO_PARENT, IdPlace, Node, NodeTokens, Trace, linear
-from tokscore.rendering.reading.formats.fields import (
+from tokscore.rendering.reading.fields.id_tree import IdTree
+from tokscore.rendering.reading.fields.messages import answer_message, joined_text, openai_tools, tool_call
+from tokscore.rendering.reading.fields.usage import usage_of
+from tokscore.rendering.reading.fields.values import (
     get,
     id_array,
     logprob_array,
@@ -19,10 +22,7 @@ from tokscore.rendering.reading.formats.fields import (
     object_at,
 )
 from tokscore.rendering.reading.formats.format import Format, Place
-from tokscore.rendering.reading.formats.id_tree import IdTree
-from tokscore.rendering.reading.formats.messages import answer_message, joined_text, openai_tools, tool_call
 from tokscore.rendering.reading.formats.openai_batch import IDS_UNUSED_STATUS
-from tokscore.rendering.reading.formats.usage import usage_of
 
 _ROLES: Mapping[str, str] = {"system": "system", "user": "user", "agent": "assistant"}
 _IDS = "a list of token ids"

@@ -10,9 +10,9 @@ import numpy as np
 from tokscore.dataset.errors import ConversationError, counted
 from tokscore.rendering.conversations.conversation import check_messages, kind_of, shown
 from tokscore.rendering.conversations.trace import IdPlace, Node, NodeTokens, Trace
-from tokscore.rendering.reading.formats.fields import get, id_array, logprob_array, metadata_text, need
+from tokscore.rendering.reading.fields.mask_nodes import mask_nodes, shifted
+from tokscore.rendering.reading.fields.values import get, id_array, logprob_array, metadata_text, need
 from tokscore.rendering.reading.formats.format import Format, Place
-from tokscore.rendering.reading.formats.tokens import mask_nodes, shifted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

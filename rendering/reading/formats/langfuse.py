@@ -8,11 +8,11 @@ from typing import Any
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import kind_of
 from tokscore.rendering.conversations.trace import Trace, Usage
-from tokscore.rendering.reading.formats.fields import get, metadata_text, object_at
+from tokscore.rendering.reading.fields.message_tree import ModelCall, message_tree
+from tokscore.rendering.reading.fields.messages import decoded, openai_message, openai_tools
+from tokscore.rendering.reading.fields.usage import usage_of
+from tokscore.rendering.reading.fields.values import get, metadata_text, object_at
 from tokscore.rendering.reading.formats.format import Format, Place
-from tokscore.rendering.reading.formats.message_tree import ModelCall, message_tree
-from tokscore.rendering.reading.formats.messages import decoded, openai_message, openai_tools
-from tokscore.rendering.reading.formats.usage import usage_of
 
 _GENERATION = "GENERATION"
 _MESSAGES = "messages, or an object that holds them"

@@ -13,10 +13,10 @@ import msgspec
 from tokscore.dataset.errors import ConversationError, UsageError
 from tokscore.rendering.conversations.conversation import Conversation, kind_of, shown
 from tokscore.rendering.conversations.trace import Trace
-from tokscore.rendering.reading.formats.fields import object_at
+from tokscore.rendering.reading.fields.json_path import NO_VALUE, joined, parse_path, root_key, value_at
+from tokscore.rendering.reading.fields.messages import decoded, openai_message, openai_tools
+from tokscore.rendering.reading.fields.values import object_at
 from tokscore.rendering.reading.formats.format import ID_KEYS, Format, Place
-from tokscore.rendering.reading.formats.json_path import NO_VALUE, joined, parse_path, root_key, value_at
-from tokscore.rendering.reading.formats.messages import decoded, openai_message, openai_tools
 from tokscore.rendering.reading.formats.tokens import FORMAT as TOKENS
 
 NAME = "mapped"

@@ -7,8 +7,8 @@ from typing import Any
 
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import Conversation, read_conversation
+from tokscore.rendering.reading.fields.messages import decoded, tools_or_text
 from tokscore.rendering.reading.formats.format import ID_KEYS, Format, Place
-from tokscore.rendering.reading.formats.messages import decoded, tools_or_text
 
 _PAIR = ("input", "output")
 

@@ -18,8 +18,9 @@ from tokscore.rendering.conversations.conversation import (
     shown,
 )
 from tokscore.rendering.conversations.trace import NO_PARENT, IdPlace, Node, NodeTokens, Trace, Usage
-from tokscore.rendering.reading.formats.answer_tokens import answer_logprobs, listed_ids, logprob_of
-from tokscore.rendering.reading.formats.fields import (
+from tokscore.rendering.reading.fields.answer_tokens import answer_logprobs, listed_ids, logprob_of
+from tokscore.rendering.reading.fields.usage import usage_of
+from tokscore.rendering.reading.fields.values import (
     get,
     id_array,
     logprob_array,
@@ -28,7 +29,6 @@ from tokscore.rendering.reading.formats.fields import (
     object_at,
 )
 from tokscore.rendering.reading.formats.format import Format, Place
-from tokscore.rendering.reading.formats.usage import usage_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

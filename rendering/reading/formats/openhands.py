@@ -7,9 +7,9 @@ from typing import Any
 
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import Conversation, check_messages, shown
-from tokscore.rendering.reading.formats.fields import metadata_text, need, object_at
+from tokscore.rendering.reading.fields.messages import decoded, openai_message, tools_or_text
+from tokscore.rendering.reading.fields.values import metadata_text, need, object_at
 from tokscore.rendering.reading.formats.format import Format, Place
-from tokscore.rendering.reading.formats.messages import decoded, openai_message, tools_or_text
 
 _FIELDS = ("content", "reasoning_content", "reasoning", "tool_calls", "tool_call_id", "name")
 _METADATA = (

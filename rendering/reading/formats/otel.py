@@ -10,11 +10,11 @@ from typing import Any
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import check_message, shown
 from tokscore.rendering.conversations.trace import Trace, Usage
-from tokscore.rendering.reading.formats.fields import get, metadata_text, need, object_at
+from tokscore.rendering.reading.fields.message_tree import ModelCall, message_tree
+from tokscore.rendering.reading.fields.messages import answer_message, decoded, openai_tools, tool_call
+from tokscore.rendering.reading.fields.usage import usage_of
+from tokscore.rendering.reading.fields.values import get, metadata_text, need, object_at
 from tokscore.rendering.reading.formats.format import Format, Place
-from tokscore.rendering.reading.formats.message_tree import ModelCall, message_tree
-from tokscore.rendering.reading.formats.messages import answer_message, decoded, openai_tools, tool_call
-from tokscore.rendering.reading.formats.usage import usage_of
 
 _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 _SYSTEM, _TOOLS = "gen_ai.system_instructions", "gen_ai.tool.definitions"

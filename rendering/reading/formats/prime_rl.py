@@ -10,7 +10,8 @@ import numpy as np
 
 from tokscore.dataset.errors import ConversationError, counted
 from tokscore.rendering.conversations.trace import IdPlace, NodeTokens, Trace
-from tokscore.rendering.reading.formats.fields import (
+from tokscore.rendering.reading.fields.mask_nodes import mask_nodes
+from tokscore.rendering.reading.fields.values import (
     flag_array,
     get,
     id_array,
@@ -20,7 +21,6 @@ from tokscore.rendering.reading.formats.fields import (
     spread,
 )
 from tokscore.rendering.reading.formats.format import Format, Place
-from tokscore.rendering.reading.formats.tokens import mask_nodes
 from tokscore.rendering.reading.formats.verifiers import step_of
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import AnswerLogprobs, check_message, shown
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace, Usage, linear
-from tokscore.rendering.reading.formats.answer_tokens import answer_logprobs
-from tokscore.rendering.reading.formats.fields import get, metadata_text, need, object_at
+from tokscore.rendering.reading.fields.answer_tokens import answer_logprobs
+from tokscore.rendering.reading.fields.messages import answer_message, joined_text, openai_tools, tool_call
+from tokscore.rendering.reading.fields.usage import usage_of
+from tokscore.rendering.reading.fields.values import get, metadata_text, need, object_at
 from tokscore.rendering.reading.formats.format import Format, Place
-from tokscore.rendering.reading.formats.messages import answer_message, joined_text, openai_tools, tool_call
-from tokscore.rendering.reading.formats.usage import usage_of
 
 _ASSISTANT = "assistant"
 _MESSAGE, _CALL, _OUTPUT, _REASONING = "message", "function_call", "function_call_output", "reasoning"

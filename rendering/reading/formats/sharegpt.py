@@ -13,9 +13,9 @@ from tokscore.rendering.conversations.conversation import (
     shown,
 )
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace, linear
-from tokscore.rendering.reading.formats.fields import get, metadata_text, need, object_at
+from tokscore.rendering.reading.fields.messages import decoded, tool_call, tools_or_text
+from tokscore.rendering.reading.fields.values import get, metadata_text, need, object_at
 from tokscore.rendering.reading.formats.format import Format, Place
-from tokscore.rendering.reading.formats.messages import decoded, tool_call, tools_or_text
 
 _CALL = "function_call"
 _ASSISTANT = "assistant"

@@ -8,10 +8,10 @@ from typing import Any
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import check_message
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace, Usage
-from tokscore.rendering.reading.formats.fields import get, metadata_text, need, object_at
+from tokscore.rendering.reading.fields.messages import thinking_text
+from tokscore.rendering.reading.fields.usage import usage_of
+from tokscore.rendering.reading.fields.values import get, metadata_text, need, object_at
 from tokscore.rendering.reading.formats.format import Format, Place
-from tokscore.rendering.reading.formats.thinking import thinking_text
-from tokscore.rendering.reading.formats.usage import usage_of
 
 _MINI = "mini-swe-agent"
 _MESSAGE_FIELDS = (

@@ -7,11 +7,10 @@ from typing import Any
 
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace, Usage, linear
-from tokscore.rendering.reading.formats.fields import get, metadata_text, need, object_at
+from tokscore.rendering.reading.fields.messages import openai_message, thinking_text
+from tokscore.rendering.reading.fields.usage import usage_of
+from tokscore.rendering.reading.fields.values import get, metadata_text, need, object_at
 from tokscore.rendering.reading.formats.format import Format, Place
-from tokscore.rendering.reading.formats.messages import openai_message
-from tokscore.rendering.reading.formats.thinking import thinking_text
-from tokscore.rendering.reading.formats.usage import usage_of
 
 NO_SYSTEM_STATUS = "system_not_recorded"
 _ASSISTANT, _USER = "assistant", "user"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokscore.rendering.conversations.conversation import Conversation, check_messages
-from tokscore.rendering.reading.formats.fields import metadata_text, need
+from tokscore.rendering.reading.fields.values import metadata_text, need
 from tokscore.rendering.reading.formats.format import OPEN_KEYS, Format, Place
 
 _METADATA = ("task_id", "trial", "reward", "info")

@@ -7,7 +7,7 @@ from typing import Any
 
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace
-from tokscore.rendering.reading.formats.fields import metadata_text, need
+from tokscore.rendering.reading.fields.values import metadata_text, need
 from tokscore.rendering.reading.formats.format import Format, Place
 
 # verl's names, then SkyRL's.

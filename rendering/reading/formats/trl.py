@@ -13,9 +13,9 @@ from tokscore.rendering.conversations.conversation import (
     kind_of,
 )
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace
-from tokscore.rendering.reading.formats.fields import metadata_text
+from tokscore.rendering.reading.fields.messages import tools_or_text
+from tokscore.rendering.reading.fields.values import metadata_text
 from tokscore.rendering.reading.formats.format import Format, Place
-from tokscore.rendering.reading.formats.messages import tools_or_text
 
 _ASSISTANT = "assistant"
 _CHOICES = ("chosen", "rejected")

@@ -20,7 +20,10 @@ from tokscore.rendering.conversations.trace import (
     Usage,
     check_parents,
 )
-from tokscore.rendering.reading.formats.fields import (
+from tokscore.rendering.reading.fields.mask_nodes import shifted
+from tokscore.rendering.reading.fields.messages import openai_message, openai_tools
+from tokscore.rendering.reading.fields.usage import check_counts
+from tokscore.rendering.reading.fields.values import (
     flag_array,
     get,
     id_array,
@@ -31,9 +34,6 @@ from tokscore.rendering.reading.formats.fields import (
     spread,
 )
 from tokscore.rendering.reading.formats.format import Format, Place
-from tokscore.rendering.reading.formats.messages import openai_message, openai_tools
-from tokscore.rendering.reading.formats.tokens import shifted
-from tokscore.rendering.reading.formats.usage import check_counts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,7 +11,11 @@ import numpy as np
 from tokscore.dataset.errors import ConversationError, counted
 from tokscore.rendering.conversations.conversation import check_objects, kind_of
 from tokscore.rendering.conversations.trace import NO_PARENT, IdPlace, Node, NodeTokens, Trace, linear
-from tokscore.rendering.reading.formats.fields import (
+from tokscore.rendering.reading.fields.id_tree import IdTree
+from tokscore.rendering.reading.fields.mask_nodes import Share, share_messages, shifted, unshared
+from tokscore.rendering.reading.fields.message_tree import ModelCall, message_tree
+from tokscore.rendering.reading.fields.messages import openai_message, openai_tools
+from tokscore.rendering.reading.fields.values import (
     flag_array,
     get,
     id_array,
@@ -20,10 +24,6 @@ from tokscore.rendering.reading.formats.fields import (
     need,
 )
 from tokscore.rendering.reading.formats.format import OPEN_KEYS, Format, Place
-from tokscore.rendering.reading.formats.id_tree import IdTree
-from tokscore.rendering.reading.formats.message_tree import ModelCall, message_tree
-from tokscore.rendering.reading.formats.messages import openai_message, openai_tools
-from tokscore.rendering.reading.formats.tokens import Share, share_messages, shifted, unshared
 
 if TYPE_CHECKING:
     pass

@@ -7,9 +7,9 @@ from typing import Any
 
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import Conversation, check_message, check_objects
-from tokscore.rendering.reading.formats.fields import metadata_text, need
+from tokscore.rendering.reading.fields.messages import answer_message, decoded, openai_tools, tool_call
+from tokscore.rendering.reading.fields.values import metadata_text, need
 from tokscore.rendering.reading.formats.format import OPEN_KEYS, Format, Place
-from tokscore.rendering.reading.formats.messages import answer_message, decoded, openai_tools, tool_call
 
 _CALLS = '[{"name", "arguments"}, …], also as JSON text'
 _READ = ("id", "query", "answers", "tools")

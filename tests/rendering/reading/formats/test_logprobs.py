@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tokscore.dataset.errors import ConversationError
-from tokscore.rendering.reading.formats.fields import logprob_array
+from tokscore.rendering.reading.fields.values import logprob_array
 
 from .recorded_records import WITH_IDS, parse
 

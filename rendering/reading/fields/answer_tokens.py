@@ -8,7 +8,7 @@ from typing import Any
 
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import AnswerLogprobs, kind_of, shown
-from tokscore.rendering.reading.formats.fields import get, logprob_array, need, object_at
+from tokscore.rendering.reading.fields.values import get, logprob_array, need, object_at
 
 _LARGEST_BYTE = 255
 # vLLM's text of a token where the request asks for ids.

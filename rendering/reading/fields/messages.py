@@ -9,7 +9,7 @@ import msgspec
 
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import check_message, check_objects, kind_of
-from tokscore.rendering.reading.formats.fields import get, need, object_at
+from tokscore.rendering.reading.fields.values import get, need, object_at
 
 
 def decoded(value: object, path: str, expected: str) -> object:
@@ -151,3 +151,18 @@ def answer_message(
     if calls:
         found["tool_calls"] = list(calls)
     return found
+
+
+def thinking_text(blocks: Sequence[object], path: str) -> str:
+    """The text of thinking blocks, empty where all are redacted.
+
+    Args:
+        blocks: `{type, thinking}` each.
+        path: JSON path of their list.
+
+    Raises:
+        ConversationError: Some block is no object, or its text no text.
+    """
+    found = [object_at(block, f"{path}[{i}]") for i, block in enumerate(blocks)]
+    texts = [get(each, "thinking", str, f"{path}[{i}]", "text") for i, each in enumerate(found)]
+    return "".join(text for text in texts if text)

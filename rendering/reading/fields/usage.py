@@ -7,7 +7,7 @@ from typing import Any
 
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.trace import Usage
-from tokscore.rendering.reading.formats.fields import get
+from tokscore.rendering.reading.fields.values import get
 
 
 def usage_of(
