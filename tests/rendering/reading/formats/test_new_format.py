@@ -18,7 +18,7 @@ MODULE = """
 import numpy as np
 
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, NodeTokens, Trace
-from tokscore.rendering.reading.formats.fields import id_array, need
+from tokscore.rendering.reading.fields.values import id_array, need
 from tokscore.rendering.reading.formats.format import Format
 
 
