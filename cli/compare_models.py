@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -193,9 +192,11 @@ def _scored(tokens: Path, model: str, spec: EngineSpec) -> Path:
 
 def _place(kind: str, key: object) -> Path:
     """Where the cache keeps what `key` describes."""
+    from hashlib import sha256
+
     import msgspec
 
-    digest = hashlib.sha256(msgspec.json.encode(key, order="deterministic")).hexdigest()
+    digest = sha256(msgspec.json.encode(key, order="deterministic")).hexdigest()
     return cache_directory() / "diff" / f"{kind}-{digest[:32]}"
 
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from tests.scoring.engines.test_contract import ATOL, NEEDS_VLLM, scores_of
 from tokscore.dataset.errors import EngineError, InputError
 from tokscore.scoring import TokenSequence, plan_engine
-from tokscore.scoring.selfcheck import Chosen, default_limits, selfcheck
+from tokscore.scoring.selfcheck import Chosen, default_tolerance, selfcheck
 
 from .samples import MAX_LENGTH, EngineStarter, random_ids
 
@@ -113,7 +113,7 @@ def test_rows_that_a_real_engine_loses_are_named_with_both_counts(
     sequences = [TokenSequence(0, random_ids(0, 12)), TokenSequence(1, random_ids(1, 10))]
     chosen = Chosen(sequences, ["first", "second"], 0, 0)
     with pytest.raises(EngineError, match=message):
-        selfcheck(chosen, spec, spec, default_limits("float32"))
+        selfcheck(chosen, spec, spec, default_tolerance("float32"))
 
 
 def test_an_adapter_is_refused_with_a_hint_to_merge_it(tiny_llama: Path, tmp_path: Path) -> None:
