@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tokscore.cli import diff, drift, formats, logprobs, render, selfcheck, show, stats
+from tokscore.cli import diff, drift, formats, logprobs, render, selfcheck, show, stats, template
 from tokscore.cli.options import option
 from tokscore.cli.printing.option_names import as_options
 
@@ -37,6 +37,7 @@ app.command("stats", epilog=stats.EPILOG)(stats.stats)
 app.command("show", epilog=show.EPILOG)(show.show)
 app.command("drift", epilog=drift.EPILOG)(drift.drift)
 app.command("selfcheck", epilog=selfcheck.EPILOG)(selfcheck.selfcheck)
+app.command("template", epilog=template.EPILOG)(template.template)
 app.command("formats", epilog=formats.EPILOG)(formats.formats)
 
 

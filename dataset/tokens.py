@@ -26,6 +26,7 @@ class MessageFlag(StrEnum):
     CONTROL_TOKENS = "control_tokens_in_content"  # its text holds ids such as <|im_start|>
     NO_STOP_RENDERED = "no_stop_rendered"  # nothing that ends the turn was printed
     PROMPT_DIFFERS = "prompt_differs"  # its turn opens otherwise than the generation prompt
+    UNCONFIRMED = "mask_unconfirmed"  # its sampled tokens are unknown: the template does not confirm them
     HEADER_STRADDLED = "header_straddled"  # one token holds the end of the prompt and the first of the answer
     UNTRACKED = "untracked_characters"  # the template used an operation that loses origins
     ENCODED_TWICE = "arguments_encoded_twice"  # JSON text that the template encoded as a JSON string again

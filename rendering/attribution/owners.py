@@ -64,6 +64,7 @@ def run_table(runs: Runs) -> RunTable:
     """The runs of a rendered text as columns."""
     codes: dict[str, int] = {TEMPLATE_SOURCE: 0}
     owner, writer, input_of, is_body, source_codes = [], [], [], [], []
+    abroad: list[int] = []
     for run in runs:
         wrote = NO_MESSAGE if run.writer is None else run.writer
         origin = run.origin
@@ -77,10 +78,17 @@ def run_table(runs: Runs) -> RunTable:
             input_of.append(NO_MESSAGE)
             is_body.append(origin is not None and origin.is_body)
         else:
+            if origin.message != wrote != NO_MESSAGE and origin.root == "tool_calls":
+                abroad.append(len(owner))
             owner.append(origin.message)
             writer.append(origin.message if run.writer is None else wrote)
             input_of.append(origin.message if origin.root != "role" else NO_MESSAGE)
             is_body.append(origin.is_body)
+    if abroad:  # a copy of a part of a call, such as the name above its result, is scaffold
+        printed = {run.origin for run in runs if run.origin is not None and run.writer == run.origin.message}
+        for k in abroad:
+            if runs[k].origin in printed:
+                owner[k], input_of[k], is_body[k], source_codes[k] = writer[k], NO_MESSAGE, False, 0
     stops = np.cumsum([run.length for run in runs], dtype=np.int64)
     return RunTable(
         starts=np.concatenate([np.zeros(1, np.int64), stops[:-1]]) if len(stops) else stops,

@@ -1,27 +1,24 @@
-"""How a chat template opens an answer, found out by asking it."""
+"""How a chat template opens an answer, found out by asking it.
+
+The generation prompt is what a rendering with it has that the one without it has not, wherever the template
+prints it. Where both are equal it is the text at the end that no message owns: some templates print the
+opener of an answer either way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokscore.dataset.errors import ConversationError
 from tokscore.dataset.tokens import NO_MESSAGE
 from tokscore.rendering.attribution.owners import run_table
+from tokscore.rendering.attribution.probes import ANSWER, TOOL, USER, Messages, probe, tool_rounds, with_parts
 from tokscore.rendering.attribution.tokenizer import ChatTokenizer
-from tokscore.rendering.templates.render import RenderedText, prepare_messages, render_template
+from tokscore.rendering.templates.render import RenderedText
 
-_USER = {"role": "user", "content": "hi"}
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "f",
-        "description": "f",
-        "parameters": {"type": "object", "properties": {"a": {"type": "integer", "description": "a"}}},
-    },
-}
+_NOTHING = ""  # in place of the role of the message before an answer that opens the conversation
 
 
 class GenerationPrompt(NamedTuple):
@@ -30,23 +27,61 @@ class GenerationPrompt(NamedTuple):
     Attributes:
         token_ids: Its tokens.
         text: The same as characters.
+        is_asked_for: It is only printed where a generation prompt is asked for.
     """
 
     token_ids: tuple[int, ...]
     text: str
+    is_asked_for: bool
 
 
-class Prompts(NamedTuple):
+class Prompts:
     """How a template opens an answer.
 
     Attributes:
-        after: What it prints behind a user, a tool and an assistant message, as far as it takes the probes;
-            what is equal only once.
-        has_header: An answer is preceded by template text; without it, it opens with its own text.
+        after: What it prints behind a message of each role; none where it takes no such probe. It prints
+            nothing only where an answer there opens with its own text too. The role before the first
+            message is "".
+        openers: What it prints before the text of a user and of an assistant, behind other messages.
+        every: All prompts that are not empty, the longest first.
+        texts: Text of each.
+        n_role_tokens: So many tokens of a prompt open the turn of a user too.
     """
 
-    after: tuple[GenerationPrompt, ...]
-    has_header: bool
+    def __init__(
+        self,
+        after: dict[str, tuple[GenerationPrompt, ...]],
+        openers: dict[str, str],
+        user_opener: Sequence[int],
+    ) -> None:
+        """Prepare the lists.
+
+        Args:
+            after: As above.
+            openers: As above.
+            user_opener: Tokens of the user's opener.
+        """
+        self.after = after
+        self.openers = openers
+        found = {prompt for prompts in after.values() for prompt in prompts if prompt.text}
+        self.every = tuple(sorted(found, key=lambda prompt: (-len(prompt.text), prompt.text)))
+        self.texts = tuple(dict.fromkeys(prompt.text for prompt in self.every))
+        common = (common_prefix(user_opener, prompt.token_ids) for prompt in self.every)
+        self.n_role_tokens = max(common, default=0)
+        self._before: dict[str, tuple[GenerationPrompt, ...]] = {}
+
+    def before(self, role: str) -> tuple[GenerationPrompt, ...]:
+        """All that are not empty, those behind a message of `role` first."""
+        if role not in self._before:
+            own = [prompt for prompt in self.after.get(role, ()) if prompt.text]
+            self._before[role] = tuple(dict.fromkeys([*own, *self.every]))
+        return self._before[role]
+
+    def is_empty_after(self, role: str) -> bool:
+        """Whether the template prints nothing between a message of `role` and an answer."""
+        if role in self.after:
+            return any(not prompt.text for prompt in self.after[role])
+        return bool(self.after.get("user")) and not self.every
 
 
 def find_prompts(
@@ -58,83 +93,124 @@ def find_prompts(
         tokenizer: Turns it into ids.
         template: Jinja source.
         variables: Special tokens and template kwargs, as in the conversations.
-        has_tools: Ask with a tool definition where a tool answers.
+        has_tools: Ask with a tool definition.
     """
-    tools = [_TOOL] if has_tools else None
-    after_answer = _probe(template, variables, [[_USER, {"role": "assistant", "content": "yo"}]], None)
-    probes = (
-        _probe(template, variables, [[_USER]], None),
-        _probe(template, variables, _tool_probes(), tools),
-        after_answer,
-    )
-    found = tuple(dict.fromkeys(_prompt(tokenizer, probe) for probe in probes if probe is not None))
-    has_header = any(prompt.token_ids for prompt in found) or not _opens_directly(after_answer)
-    return Prompts(found, has_header)
+    asked: dict[str, Iterable[Messages]] = {
+        "user": [[USER]],
+        "tool": tool_rounds(),
+        "assistant": [[USER, ANSWER]],
+        "system": [[{**USER, "role": "system"}]],
+        _NOTHING: [[]],
+    }
+    after = {}
+    for role, conversations in asked.items():
+        found = _ask(tokenizer, template, variables, conversations, has_tools=has_tools)
+        if found is not None:
+            after[role] = found
+    openers = _openers(template, variables)
+    return Prompts(after, openers, tokenizer.encode(openers.get("user", "")).token_ids.tolist())
 
 
-def _probe(
+def common_prefix(left: Iterable[object], right: Iterable[object]) -> int:
+    """How many ids or characters two sequences begin with alike."""
+    n = 0
+    for a, b in zip(left, right, strict=False):
+        if a != b:
+            break
+        n += 1
+    return n
+
+
+def _ask(
+    tokenizer: ChatTokenizer,
     template: str,
     variables: Mapping[str, Any],
-    tries: list[list[dict[str, Any]]],
-    tools: list[dict[str, Any]] | None,
-) -> RenderedText | None:
-    """The first of the conversations that the template takes."""
-    for messages in (*tries, *map(_with_parts, tries)):
-        try:
-            rendered = render_template(
-                template,
-                prepare_messages(messages),
-                tools=tools,
-                add_generation_prompt=True,
-                variables=variables,
+    conversations: Iterable[Messages],
+    *,
+    has_tools: bool,
+) -> tuple[GenerationPrompt, ...] | None:
+    """The prompts behind the first of the conversations that the template prints to the end, or takes."""
+    tries = list(conversations)
+    answers = [[ANSWER]] * len(tries) + [with_parts([ANSWER])] * len(tries)
+    taken: tuple[GenerationPrompt, ...] | None = None
+    for messages, answer in zip((*tries, *map(with_parts, tries)), answers, strict=True):
+        for tools in ([TOOL], None) if has_tools else (None,):
+            prompted = probe(template, variables, messages, tools=tools, add_generation_prompt=True)
+            if prompted is None or (messages and not prompted.text):
+                continue
+            is_printed = not messages or any(
+                run.origin is not None and run.origin.is_body and run.origin.message == len(messages) - 1
+                for run in prompted.runs
             )
-        except ConversationError:
-            continue
-        if rendered.text:
-            return rendered
-    return None
+            if taken is not None and not is_printed:
+                continue
+            without = probe(template, variables, messages, tools=tools)
+            found = _prompts(
+                tokenizer,
+                prompted,
+                None if without is None else without.text,
+                behind_turn=messages[-1:] != [] and messages[-1]["role"] != "system",
+            )
+            answered = probe(template, variables, [*messages, *answer], tools=tools)
+            opens_alone = answered is not None and not _opener(answered, len(messages)).strip()
+            taken = tuple(prompt for prompt in found if prompt.text or opens_alone)
+            if is_printed:
+                return taken
+    return taken
 
 
-def _prompt(tokenizer: ChatTokenizer, rendered: RenderedText) -> GenerationPrompt:
-    """The end of the text that no message owns."""
-    encoding = tokenizer.encode(rendered.text)
-    runs = run_table(rendered.runs)
+def _prompts(
+    tokenizer: ChatTokenizer, prompted: RenderedText, without: str | None, *, behind_turn: bool
+) -> tuple[GenerationPrompt, ...]:
+    """What the text without generation prompt lacks, and the end that no message owns.
+
+    Each with and without the white space that it opens with, which may merge with the text before it.
+
+    Args:
+        tokenizer: Turns it into ids.
+        prompted: The text with it.
+        without: The text without it, None where the template refuses that.
+        behind_turn: Some turn comes before it; else text of no message need not be an opener.
+    """
+    text = prompted.text
+    encoding = tokenizer.encode(text)
+    runs = run_table(prompted.runs)
     owned = np.flatnonzero(runs.writer != NO_MESSAGE)
-    begin = int(runs.stops[owned[-1]]) if len(owned) else 0
-    chosen = (encoding.starts >= begin) & (encoding.stops > encoding.starts)
-    return GenerationPrompt(tuple(encoding.token_ids[chosen].tolist()), rendered.text[begin:])
+    unowned = int(runs.stops[owned[-1]]) if len(owned) and behind_turn else len(text)
+    if without is None or text == without:
+        begins = [unowned if text[unowned:].strip() else len(text)]
+    else:
+        begin = common_prefix(text, without)
+        held_by = np.flatnonzero((encoding.starts < begin) & (encoding.stops > begin))
+        if len(held_by) and encoding.token_ids[held_by[0]] in tokenizer.special_ids:
+            begin = int(encoding.starts[held_by[0]])  # two control tokens that begin with the same characters
+        begins = [begin, unowned] if unowned < begin < len(text) else [begin]
+    begins += [begin + len(text[begin:]) - len(text[begin:].lstrip()) for begin in begins]
+    found: list[GenerationPrompt] = []
+    for begin in sorted(set(begins)):
+        if found and begin == len(text):
+            break  # of white space alone
+        chosen = (encoding.starts >= begin) & (encoding.stops > encoding.starts)
+        found.append(
+            GenerationPrompt(tuple(encoding.token_ids[chosen].tolist()), text[begin:], text != without)
+        )
+    return tuple(found)
 
 
-def _opens_directly(rendered: RenderedText | None) -> bool:
-    """Whether the answer in a probe opens with its own text."""
-    if rendered is None:
-        return False
-    runs = run_table(rendered.runs)
-    written, own = np.flatnonzero(runs.writer == 1), np.flatnonzero(runs.input_of == 1)
-    return bool(len(own)) and not rendered.text[runs.starts[written[0]] : runs.starts[own[0]]].strip()
+def _openers(template: str, variables: Mapping[str, Any]) -> dict[str, str]:
+    """What the template prints before the text of messages that are not the first."""
+    messages = [USER, ANSWER, {**USER, "content": "so"}]
+    printed = probe(template, variables, messages) or probe(template, variables, with_parts(messages))
+    if printed is None:
+        return {}
+    return {str(messages[message]["role"]): _opener(printed, message) for message in (1, 2)}
 
 
-def _tool_probes() -> list[list[dict[str, Any]]]:
-    call = {"id": "call_00001", "type": "function"}
-    return [
-        [
-            _USER,
-            {
-                "role": "assistant",
-                "content": content,
-                "tool_calls": [{**call, "function": {"name": "f", "arguments": arguments}}],
-            },
-            {"role": "tool", "name": "f", "tool_call_id": "call_00001", "content": "res"},
-        ]
-        for arguments in ({"a": 1}, '{"a": 1}')
-        for content in ("", None, "ok")
-    ]
-
-
-def _with_parts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {**message, "content": [{"type": "text", "text": message["content"]}]}
-        if isinstance(message["content"], str)
-        else message
-        for message in messages
-    ]
+def _opener(printed: RenderedText, message: int) -> str:
+    """What the template prints before the text of a message."""
+    runs = run_table(printed.runs)
+    written = np.flatnonzero(runs.writer == message)
+    inputs = np.flatnonzero(runs.input_of == message)
+    if not len(written) or not len(inputs):
+        return ""
+    return printed.text[runs.starts[written[0]] : runs.starts[inputs[0]]]

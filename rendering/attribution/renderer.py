@@ -26,6 +26,8 @@ from tokscore.rendering.attribution.owners import (
     token_owners,
     untracked_characters,
 )
+from tokscore.rendering.attribution.preamble import without_owner
+from tokscore.rendering.attribution.prompts import Prompts
 from tokscore.rendering.attribution.sampled import SampledRule
 from tokscore.rendering.attribution.settings import RenderKeywords, RenderSettings, Verify
 from tokscore.rendering.attribution.tokenizer import ChatTokenizer, Encoding
@@ -254,17 +256,25 @@ class Renderer:
 
     def _attribute(self, printed: Printed, encoding: Encoding) -> RenderedTokens:
         conversation, messages, rendered = printed.conversation, printed.messages, printed.rendered
-        runs = run_table(rendered.runs)
-        owners = token_owners(runs, encoding)
         roles = [str(message["role"]) for message in messages]
-        sampled = self._rule(printed.variables).apply(
+        rule, has_tools = self._rule(printed.variables), conversation.tools is not None
+        runs = without_owner(
+            rendered.text,
+            run_table(rendered.runs),
+            roles,
+            rule.prompts(printed.template, has_tools=has_tools),
+            bos=str(printed.variables.get("bos_token") or ""),
+            has_generation_prompt=self.settings.add_generation_prompt,
+        )
+        owners = token_owners(runs, encoding)
+        sampled = rule.apply(
             rendered.text,
             runs,
             encoding,
             owners,
             roles,
             template=printed.template,
-            has_tools=conversation.tools is not None,
+            has_tools=has_tools,
             has_generation_prompt=self.settings.add_generation_prompt,
         )
         if has_generation_tags(printed.template):
@@ -319,6 +329,11 @@ class Renderer:
             char_starts=encoding.starts,
             char_stops=encoding.stops,
         )
+
+    def prompts(self, *, has_tools: bool) -> Prompts:
+        """What the template prints before an answer, with or without tool definitions."""
+        template = self.tokenizer.chat_template(has_tools=has_tools)
+        return self._rule({**self.tokenizer.variables, **self.settings.template_kwargs}).prompts(template, has_tools=has_tools)
 
     def _rule(self, variables: Mapping[str, Any]) -> SampledRule:
         key = repr(sorted(variables.items(), key=lambda item: item[0]))

@@ -7,16 +7,19 @@ where a template has them, decide instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tokscore.dataset.tokens import MessageFlag
+from tokscore.rendering.attribution.confirmation import UNCONFIRMED, Answer, is_confirmed
+from tokscore.rendering.attribution.headers import View, find_header, first_flagged, last_flagged
 from tokscore.rendering.attribution.owners import RunTable, TokenOwners
-from tokscore.rendering.attribution.prompts import GenerationPrompt, Prompts, find_prompts
+from tokscore.rendering.attribution.prompts import Prompts, find_prompts
 from tokscore.rendering.attribution.tokenizer import ChatTokenizer, Encoding
 from tokscore.rendering.attribution.turns import Turn, Turns
+from tokscore.rendering.templates.render import has_generation_tags
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,22 +29,6 @@ NOTHING_TOKENIZED = "no token lies in its text"
 TOOL_RESULTS_INSIDE = "tool results lie inside the turn, and no end-of-turn token before them"
 INPUT_BEHIND_RESULTS = "its own text goes on behind the tool results in the same turn"
 NO_PROMPT = "its turn opens with template text that no generation prompt supplies"
-
-
-class Answer(NamedTuple):
-    """Where the rule found the answer of one assistant message, in tokens.
-
-    Attributes:
-        turn_start: First token of the turn; the header lies from here to `start`.
-        start: First sampled token.
-        stop: One past the last.
-        has_stop: The last one ends the turn.
-    """
-
-    turn_start: int
-    start: int
-    stop: int
-    has_stop: bool
 
 
 class SampledTokens(NamedTuple):
@@ -58,20 +45,6 @@ class SampledTokens(NamedTuple):
     flags: dict[int, list[str]]
     unknown: dict[int, str]
     answers: dict[int, Answer]
-
-
-class _View(NamedTuple):
-    """One rendered conversation, as the rule sees it: the tokens that stand for text."""
-
-    text: str
-    token_ids: NDArray[np.int32]
-    starts: NDArray[np.int64]
-    stops: NDArray[np.int64]
-    has_input: NDArray[np.bool_]
-    is_control: NDArray[np.bool_]
-    is_eos: NDArray[np.bool_]
-    is_template_eos: NDArray[np.bool_]  # an eos that no message typed
-    has_generation_prompt: bool
 
 
 class SampledRule:
@@ -120,7 +93,7 @@ class SampledRule:
         printed = slice(None) if is_printed.all() else np.flatnonzero(is_printed)
         ids, has_input = encoding.token_ids[printed], owners.has_input[printed]
         is_eos = self._is_eos[ids]
-        view = _View(
+        view = View(
             text,
             ids,
             encoding.starts[printed],
@@ -130,12 +103,15 @@ class SampledRule:
             is_eos,
             is_eos & ~has_input,
             has_generation_prompt,
+            not has_generation_tags(template),
         )
         sampled = SampledTokens(np.zeros(len(ids), np.int8), {}, {}, {})
         prompts, turns = self.prompts(template, has_tools=has_tools), Turns(runs)
+        before = ""
         for i, role in enumerate(roles):
             if role == "assistant":
-                _mark_message(view, i, turns.find(i), prompts, sampled)
+                _mark_message(view, i, turns.find(i), prompts, before, sampled)
+            before = role
         if not isinstance(printed, slice):
             sampled = _spread(sampled, printed, len(is_printed))
         if sampled.unknown:
@@ -164,81 +140,8 @@ def _spread(sampled: SampledTokens, printed: NDArray[np.int64], n_tokens: int) -
     return sampled._replace(mask=mask, answers=answers)
 
 
-class _Header(NamedTuple):
-    """How much of a turn the generation prompt supplied: `n_tokens` of it, up to the character `stop`.
-
-    `is_whole` says that all of the prompt's text is there, perhaps in other tokens.
-    """
-
-    n_tokens: int
-    is_whole: bool
-    stop: int
-
-
-def _match_header(view: _View, turn: Turn, low: int, high: int, prompts: Prompts) -> _Header:
-    """Longest common token prefix of the tokens `low` to `high` of a turn with any generation prompt.
-
-    It may begin behind other template text that opens the turn, such as BOS or a default system prompt; the
-    first place with a whole prompt counts.
-    """
-    if not prompts.has_header:
-        return _Header(0, True, turn.own_start)
-    longest = max((len(prompt.token_ids) for prompt in prompts.after), default=0)
-    best, n_best = _Header(0, False, turn.start), 0
-    for opening in _openings(view, turn, low, high, prompts.after):
-        base = max(int(view.starts[opening]), turn.start)
-        ids = view.token_ids[opening : min(opening + longest, high)].tolist()
-        for prompt in prompts.after:
-            n = _common_prefix(ids, prompt.token_ids)
-            whole = n == len(prompt.token_ids)
-            if not whole:  # a partial match never takes text of a message
-                n = _first(view.has_input, opening, opening + n) - opening
-            stop = int(view.stops[opening + n - 1]) if n else base
-            if not whole and view.text.startswith(prompt.text, base, turn.stop):
-                whole, stop = True, base + len(prompt.text)
-            if n > n_best or (n == n_best == 0 and whole and not best.is_whole):
-                best, n_best = _Header(n, whole, stop), n
-        if n_best and best.is_whole:
-            break
-    return best
-
-
-def _openings(
-    view: _View, turn: Turn, low: int, high: int, prompts: Sequence[GenerationPrompt]
-) -> Iterator[int]:
-    """Tokens of the turn at which its header may begin, in order."""
-    yield low
-    first_ids = {prompt.token_ids[0] for prompt in prompts if prompt.token_ids}
-    before_input = view.token_ids[low : _first(view.has_input, low, high)].tolist()
-    openings = {low + i for i, token_id in enumerate(before_input) if token_id in first_ids}
-    if view.starts[low] < turn.start and high - low > 1:
-        openings.add(low + 1)  # the first token straddles the turn's left edge
-    yield from sorted(openings - {low})
-
-
-def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(left), len(right)))
-
-
-def _first(flags: NDArray[np.bool_], start: int, stop: int) -> int:
-    """First flagged position from `start` on, `stop` without one."""
-    if start >= stop:
-        return stop
-    k = start + int(flags[start:stop].argmax())
-    return k if flags[k] else stop
-
-
-def _last(flags: NDArray[np.bool_], start: int, stop: int) -> int:
-    """Last flagged position before `stop`, `start - 1` without one."""
-    if start >= stop:
-        return start - 1
-    k = stop - 1 - int(flags[start:stop][::-1].argmax())
-    return k if flags[k] else start - 1
-
-
 def _mark_message(
-    view: _View, message: int, turn: Turn | None, prompts: Prompts, sampled: SampledTokens
+    view: View, message: int, turn: Turn | None, prompts: Prompts, before: str, sampled: SampledTokens
 ) -> None:
     if turn is None:
         sampled.unknown[message] = NOT_RENDERED
@@ -249,59 +152,63 @@ def _mark_message(
     if low >= high:
         sampled.unknown[message] = NOTHING_TOKENIZED
         return
-    header = _match_header(view, turn, low, high, prompts)
+    header = find_header(view, turn, low, high, prompts, before)
+    if header is None:
+        sampled.unknown[message] = NO_PROMPT
+        return
     begin = min(max(low, int(stops.searchsorted(header.stop, "right"))), high)
     end, stop_token, reason = _find_end(view, turn, begin, high)
-    flags: list[str] = []
-    if header.n_tokens and not header.is_whole:
-        flags.append(MessageFlag.PROMPT_DIFFERS)
-    if reason is None and stop_token is None:
-        flags.append(MessageFlag.NO_STOP_RENDERED)
-    printed = (k for k in range(begin, min(end, high)) if view.text[starts[k] : stops[k]].strip())
-    first = next(printed, None)
-    opens_with_template = first is not None and first != stop_token and not view.has_input[first]
-    if header.n_tokens == 0 and opens_with_template and prompts.has_header:
-        supplied = header.is_whole and any(prompt.token_ids for prompt in prompts.after)
-        reason = reason if supplied else NO_PROMPT
     if stop_token is not None and _continues_behind(view, turn):
         reason = INPUT_BEHIND_RESULTS
     if reason is not None:
         sampled.unknown[message] = reason
         return
+    flags: list[str] = []
+    if not header.is_whole:
+        flags.append(MessageFlag.PROMPT_DIFFERS)
+    if stop_token is None:
+        flags.append(MessageFlag.NO_STOP_RENDERED)
     if begin < len(starts) and starts[begin] < header.stop:
         flags.append(MessageFlag.HEADER_STRADDLED)
         begin += 1
-    sampled.answers[message] = Answer(low, begin, max(begin, end), stop_token is not None)
+    answer = Answer(low, begin, max(begin, end), stop_token is not None)
+    if view.is_checked and not is_confirmed(view, turn, answer, header, prompts, before):
+        sampled.unknown[message] = UNCONFIRMED
+        sampled.flags[message] = [MessageFlag.UNCONFIRMED]
+        return
+    sampled.answers[message] = answer
     sampled.mask[begin:end] = 1
     if flags:
         sampled.flags[message] = flags
 
 
-def _find_end(view: _View, turn: Turn, begin: int, high: int) -> tuple[int, int | None, str | None]:
+def _find_end(view: View, turn: Turn, begin: int, high: int) -> tuple[int, int | None, str | None]:
     """One past the last sampled token, the stop token if one was printed, and why it cannot be told."""
     body_stop = max(begin, min(high, int(view.starts.searchsorted(turn.foreign))))
     own_stop = min(body_stop, int(view.starts.searchsorted(turn.own_stop)))
-    tail = _last(view.has_input, begin, body_stop) + 1
+    tail = last_flagged(view.has_input, begin, body_stop) + 1
     interrupted = turn.foreign < turn.stop
     stop: int | None = None
     reason: str | None = None
-    eos = _first(view.is_template_eos, begin if interrupted else tail, body_stop)
-    control = _last(view.is_control, tail, own_stop)
+    eos = first_flagged(view.is_template_eos, begin if interrupted else tail, body_stop)
+    control = last_flagged(view.is_control, tail, own_stop)
     if control < tail and not view.has_generation_prompt:
-        control = _first(view.is_control, tail, body_stop)
+        control = first_flagged(view.is_control, tail, body_stop)
     if eos < body_stop:
         stop = eos
+    elif interrupted and body_stop < high and view.is_template_eos[body_stop] and body_stop > begin:
+        stop = body_stop  # it opens the text of the other message
     elif interrupted:
         reason = TOOL_RESULTS_INSIDE
+    elif high < len(view.starts) and view.is_template_eos[high]:
+        stop = high  # a control token before it ends nothing
     elif tail <= control < body_stop:
         stop = control
-    elif high < len(view.starts) and view.is_eos[high]:
-        stop = high
     end = max(begin, own_stop) if stop is None else stop + 1
     return end, stop, reason
 
 
-def _continues_behind(view: _View, turn: Turn) -> bool:
+def _continues_behind(view: View, turn: Turn) -> bool:
     """Whether text of the message itself lies behind text of other messages in its turn."""
     if turn.last_input is None:
         return False

@@ -19,6 +19,7 @@ class Turn(NamedTuple):
         own_start: First character it wrote itself.
         own_stop: One past the last.
         foreign: From here on there is text of other messages; `stop` without any.
+        body: First character of input of the message; `own_stop` where it wrote none.
         last_input: Half-open characters of the last input of the message in its turn; only looked for where
             there is text of other messages.
     """
@@ -28,6 +29,7 @@ class Turn(NamedTuple):
     own_start: int
     own_stop: int
     foreign: int
+    body: int
     last_input: tuple[int, int] | None
 
 
@@ -39,9 +41,9 @@ class Turns:
         self._starts, self._stops = runs.starts.tolist(), runs.stops.tolist()
         self._writer, self._input_of = runs.writer.tolist(), runs.input_of.tolist()
         self._last = {writer: i for i, writer in enumerate(self._writer)}
-        self._first: dict[int, int] = {}
-        for i, writer in enumerate(self._writer):
-            self._first.setdefault(writer, i)
+        backwards = range(len(self._writer) - 1, -1, -1)
+        self._first = dict(zip(reversed(self._writer), backwards, strict=True))
+        self._body = dict(zip(reversed(self._input_of), backwards, strict=True))
 
     def find(self, message: int) -> Turn | None:
         """The turn of a message, None where the template prints nothing of it."""
@@ -65,12 +67,14 @@ class Turns:
             k = bisect_right(inputs, high) - 1
             if k >= 0 and inputs[k] >= first:
                 last_input = self._starts[inputs[k]], self._stops[inputs[k]]
+        body = self._body.get(message, -1)
         return Turn(
             start=self._starts[low],
             stop=self._stops[high],
             own_start=self._starts[first],
             own_stop=self._stops[last],
             foreign=self._stops[high] if foreign is None else self._starts[foreign],
+            body=self._starts[body] if first <= body <= last else self._stops[last],
             last_input=last_input,
         )
 

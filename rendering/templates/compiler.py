@@ -25,12 +25,28 @@ class TrackingGenerator(CodeGenerator):
     """Compiles templates so that literals, outputs and `~` keep origins.
 
     Each output is given the loop variables around it: the message they came from is the one that wrote it.
+    So is text that a loop adds to a namespace, to be printed later. A loop over numbers stands for the
+    messages that its body looks up by them.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # Any: passed through to jinja2
         super().__init__(*args, **kwargs)
-        self._loops: list[list[str]] = []
+        self._loops: list[list[nodes.Expr]] = []
         self._loop_bodies: set[int] = set()
+        self._collected: dict[int, nodes.NSRef] = {}
+        self._n_macros = 0
+
+    def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:  # Any: as in jinja2
+        target = self._collected.pop(id(node), None)
+        if target is None:
+            return super().visit(node, *args, **kwargs)
+        frame = args[0]
+        self.write("environment.collected(")
+        super().visit(node, *args, **kwargs)
+        self.write(f", environment.getattr({frame.symbols.ref(target.name)}, {target.attr!r}), (")
+        self._write_loop_variables(frame)
+        self.write("))")
+        return None
 
     def blockvisit(self, nodes: Iterable[nodes.Node], frame: Frame) -> None:
         if id(nodes) in self._loop_bodies:
@@ -88,9 +104,11 @@ class TrackingGenerator(CodeGenerator):
         self.write("))")
 
     def visit_For(self, node: nodes.For, frame: Frame) -> None:
-        names = [name.name for name in node.target.find_all(nodes.Name)]
+        names: list[nodes.Expr] = list(node.target.find_all(nodes.Name))
         if isinstance(node.target, nodes.Name):
-            names.append(node.target.name)
+            names.append(node.target)
+            if (looked_up := _looked_up(node, node.target.name)) is not None:
+                names.append(looked_up)
         self._loops.append(names)
         self._loop_bodies.add(id(node.body))
         try:
@@ -120,10 +138,12 @@ class TrackingGenerator(CodeGenerator):
 
     def visit_Macro(self, node: nodes.Macro, frame: Frame) -> None:
         outside, self._loops = self._loops, []
+        self._n_macros += 1
         try:
             super().visit_Macro(node, frame)
         finally:
             self._loops = outside
+            self._n_macros -= 1
 
     def visit_Output(self, node: nodes.Output, frame: Frame) -> None:
         if frame.require_output_check:
@@ -131,22 +151,69 @@ class TrackingGenerator(CodeGenerator):
                 return
             self.writeline("if parent_template is None:")
             self.indent()
-        variables = "".join(f"{name}, " for name in self._loop_variables(frame))
         for child in node.nodes:
-            head = (
-                "yield environment.emit("
-                if frame.buffer is None
-                else f"{frame.buffer}.append(environment.emit("
-            )
-            self.writeline(head, child)
+            emit = "emit_stored" if isinstance(child, nodes.Getattr) else "emit"
+            emit = "emit_in_macro" if self._n_macros else emit
+            self.writeline("yield " if frame.buffer is None else f"{frame.buffer}.append(", child)
+            self.write(f"environment.{emit}(")
             self.visit(child, frame)
-            self.write(f", ({variables}))" + ("" if frame.buffer is None else ")"))
+            self.write(", (")
+            self._write_loop_variables(frame)
+            self.write("))" + ("" if frame.buffer is None else ")"))
         if frame.require_output_check:
             self.outdent()
 
-    def _loop_variables(self, frame: Frame) -> list[str]:
-        references = (frame.symbols.find_ref(name) for names in self._loops for name in names)
-        return [reference for reference in references if reference is not None]
+    def visit_Assign(self, node: nodes.Assign, frame: Frame) -> None:
+        if isinstance(node.target, nodes.NSRef) and any(self._loops) and _reads(node.node, node.target):
+            self._collected[id(node.node)] = node.target
+        super().visit_Assign(node, frame)
+
+    def _write_loop_variables(self, frame: Frame) -> None:
+        for variable in (variable for variables in self._loops for variable in variables):
+            names = [variable] if isinstance(variable, nodes.Name) else list(variable.find_all(nodes.Name))
+            references = [frame.symbols.find_ref(name.name) for name in names]
+            if None in references:
+                continue
+            if isinstance(variable, nodes.Name):
+                self.write(f"{references[0]}, ")
+            else:
+                self.visit(variable, frame)
+                self.write(", ")
+
+
+def _looked_up(loop: nodes.For, number: str) -> nodes.Expr | None:
+    """What a loop over numbers looks up by them: `messages[i]`, or the first variable it sets to an item."""
+    if not (
+        isinstance(loop.iter, nodes.Call)
+        and isinstance(loop.iter.node, nodes.Name)
+        and loop.iter.node.name == "range"
+    ):
+        return None
+    for item in (each for node in loop.body for each in (node, *node.find_all(nodes.Getitem))):
+        if (
+            isinstance(item, nodes.Getitem)
+            and isinstance(item.node, nodes.Name)
+            and isinstance(item.arg, nodes.Name)
+            and item.arg.name == number
+        ):
+            return item
+    for node in loop.body:
+        if (
+            isinstance(node, nodes.Assign)
+            and isinstance(node.target, nodes.Name)
+            and isinstance(node.node, nodes.Getitem)
+        ):
+            return nodes.Name(node.target.name, "load")
+    return None
+
+
+def _reads(value: nodes.Node, target: nodes.NSRef) -> bool:
+    """Whether an expression holds the namespace's variable that it is assigned to."""
+    return any(
+        isinstance(read.node, nodes.Name) and read.node.name == target.name and read.attr == target.attr
+        for read in (value, *value.find_all(nodes.Getattr))
+        if isinstance(read, nodes.Getattr)
+    )
 
 
 class ConstantCheck(Optimizer):

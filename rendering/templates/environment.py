@@ -157,29 +157,73 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
         self.tests = {name: _guarded_test(apply) for name, apply in self.tests.items()}
 
     @staticmethod
-    def emit(value: object, variables: Sequence[object]) -> TrackedStr:
+    def emit(value: object, variables: Sequence[object], *, in_macro: bool = False) -> TrackedStr:
         """The text of an output statement, with the message that wrote it.
 
         Args:
             value: The value of the expression.
             variables: Loop variables around the statement, outermost first.
+            in_macro: It prints into what a macro returns; who prints that decides, unless a loop does.
         """
         text = track(value)
         runs = text._runs
         if not runs:
             return text
         take(len(text))
-        writer = None
-        for variable in variables:
-            message = _message_of(variable)
-            if message is not None:
-                writer = message
-        if writer is None:
+        writer = _writer_of(variables)
+        if writer is None and not in_macro:
             messages = {run.origin.message for run in runs if run.origin is not None} - {None}
             writer = messages.pop() if len(messages) == 1 else None
         if writer is None:
             return text
         return TrackedStr(text, tuple([run if run.writer is not None else run.by(writer) for run in runs]))
+
+    @classmethod
+    def emit_in_macro(cls, value: object, variables: Sequence[object]) -> TrackedStr:
+        """The same within a macro."""
+        return cls.emit(value, variables, in_macro=True)
+
+    @classmethod
+    def emit_stored(cls, value: object, variables: Sequence[object]) -> TrackedStr:
+        """The same for a stored value: where loops collected its text, the rest of it is of no message."""
+        if (
+            not variables
+            and isinstance(value, TrackedStr)
+            and any(run.writer is not None for run in value._runs)
+        ):
+            take(len(value))
+            return value
+        return cls.emit(value, variables)
+
+    @classmethod
+    def collected(cls, value: Any, before: Any, variables: Sequence[object]) -> Any:  # Any: template values
+        """A value that a loop assigns to a namespace, with the message that wrote what is new in it.
+
+        Args:
+            value: The new value, which the expression made of the one before.
+            before: The value before.
+            variables: Loop variables around the statement, outermost first.
+        """
+        if isinstance(value, list):
+            n = len(before) if isinstance(before, list) else 0
+            return [*value[:n], *(cls.collected(item, "", variables) for item in value[n:])]
+        if not isinstance(value, TrackedStr) or not isinstance(before, str):
+            return value
+        writer = _writer_of(variables)
+        if writer is None:
+            return value
+        take(len(value))
+        low, high = 0, len(value)
+        if before and value.startswith(before):
+            low = len(before)
+        elif before and value.endswith(before):
+            high -= len(before)
+        runs, position = [], 0
+        for run in value._runs:
+            is_new = low <= position < high and run.writer is None
+            runs.append(run.by(writer) if is_new else run)
+            position += run.length
+        return TrackedStr(value, tuple(runs))
 
     @staticmethod
     def sliced(value: Any) -> Any:  # Any: template values
@@ -356,13 +400,22 @@ def _refuse_chance(*_args: Any, **_kwargs: Any) -> NoReturn:  # Any: template va
     raise jinja2.exceptions.SecurityError("it asks for chance, so that no two renderings are equal")
 
 
-def _message_of(variable: object) -> int | None:
-    """Message that a loop variable stands for; of a dict that the template made, its first value decides."""
-    origin = origin_of(variable)
-    if origin is None and isinstance(variable, dict):
-        origins = (origin_of(value) for value in variable.values())
-        origin = next((origin for origin in origins if origin is not None), None)
-    return None if origin is None else origin.message
+def _writer_of(variables: Sequence[object]) -> int | None:
+    """Message of the innermost loop over messages, else of the outermost loop over parts of one."""
+    writer = None
+    for variable in reversed(variables):
+        origin = origin_of(variable)
+        if origin is None and isinstance(variable, dict):  # one that the template made of others
+            origins = (origin_of(value) for value in variable.values())
+            origin = next((origin for origin in origins if origin is not None), None)
+            is_message = "role" in variable
+        else:
+            is_message = origin is not None and len(origin.path) == 2
+        if origin is not None and origin.message is not None:
+            writer = origin.message
+            if is_message:
+                break
+    return writer
 
 
 def _format(

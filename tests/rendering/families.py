@@ -11,6 +11,7 @@ import copy
 import itertools
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,13 +83,14 @@ class Families:
 
     Attributes:
         assets: Folder of the test assets.
+        scratch: Folder for the tokenizers made.
         templates: Sources by name.
     """
 
     def __init__(self, assets: Path, scratch: Path) -> None:
         folder = assets / "trl" / "chat_templates"
         self.templates = {path.stem: path.read_text() for path in sorted(folder.glob("*.jinja"))}
-        self.assets, self._scratch = assets, scratch
+        self.assets, self.scratch = assets, scratch
         self._tokenizers: dict[str, ChatTokenizer] = {}
 
     def renderer(
@@ -126,21 +128,30 @@ class Families:
         return str(config["chat_template"])
 
     def _make(self, base: str) -> ChatTokenizer:
-        source, target = self.assets / "tokenizers" / base, self._scratch / base
-        tokenizer = json.loads((source / "tokenizer.json").read_text())
-        vocabulary, added = tokenizer["model"]["vocab"], tokenizer["added_tokens"]
-        known = {token["content"] for token in added}
-        free = itertools.count(max(*vocabulary.values(), *(token["id"] for token in added)) + 1)
-        control = {text for template in self.templates.values() for text in _CONTROL.findall(template)}
-        for text in sorted({*control, *_MORE_CONTROL, *_MARKERS} - known):
-            token = {"id": vocabulary[text] if text in vocabulary else next(free), "content": text}
-            token |= dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-            added.append({**token, "special": text not in _MARKERS})
-        added.sort(key=lambda token: token["id"])
-        config = json.loads((source / "tokenizer_config.json").read_text())
-        target.mkdir()
-        (target / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False))
-        (target / "tokenizer_config.json").write_text(
-            json.dumps({**config, "tokenizer_class": "PreTrainedTokenizerFast"})
-        )
-        return ChatTokenizer(str(target), template="")
+        return family_tokenizer(self, base, base, control_strings(self.templates.values()))
+
+
+def control_strings(templates: Iterable[str]) -> set[str]:
+    """What templates print that looks like a control token."""
+    return {text for template in templates for text in _CONTROL.findall(template)}
+
+
+def family_tokenizer(families: Families, base: str, name: str, control: set[str]) -> ChatTokenizer:
+    """A real tokenizer to which control strings are added, kept in the scratch folder under `name`."""
+    source, target = families.assets / "tokenizers" / base, families.scratch / name
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    vocabulary, added = tokenizer["model"]["vocab"], tokenizer["added_tokens"]
+    known = {token["content"] for token in added}
+    free = itertools.count(max(*vocabulary.values(), *(token["id"] for token in added)) + 1)
+    for text in sorted({*control, *_MORE_CONTROL, *_MARKERS} - known):
+        token = {"id": vocabulary[text] if text in vocabulary else next(free), "content": text}
+        token |= dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        added.append({**token, "special": text not in _MARKERS})
+    added.sort(key=lambda token: token["id"])
+    config = json.loads((source / "tokenizer_config.json").read_text())
+    target.mkdir()
+    (target / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False))
+    (target / "tokenizer_config.json").write_text(
+        json.dumps({**config, "tokenizer_class": "PreTrainedTokenizerFast"})
+    )
+    return ChatTokenizer(str(target), template="")

@@ -88,7 +88,7 @@ EOT = "<|END_OF_TURN_TOKEN|>"
         ("phi3_5", CHAT, ["yo<|end|>", "a b<|end|>"]),
         ("phi3_5", SYSTEM, ["yo<|end|>"]),
         ("gemma4", CHAT, ["yo<turn|>", "a b<turn|>"]),
-        ("gemma4", AGENT, [f"{GEMMA_CALL}<|tool_response>", "done<turn|>"]),
+        ("gemma4", AGENT, [GEMMA_CALL, "done<turn|>"]),
         ("gemma4_v2", AGENT, [f"{GEMMA_CALL}<turn|>", "done<turn|>"]),
         ("gemma4_v5", THOUGHT, ["<|channel>thought\nhm\n<channel|>yo<turn|>"]),
         ("llama3_1", CHAT, ["yo<|eot_id|>", "a b<|eot_id|>"]),
@@ -137,6 +137,16 @@ def test_the_role_marker_that_ends_an_answer_is_sampled_and_belongs_to_the_next_
     marker = tokens.token_ids == renderer.tokenizer.hf.convert_tokens_to_ids("<|user|>")
     assert tokens.sampled_mask[marker].tolist() == [0, 1]
     assert tokens.message_indices[marker].tolist() == [0, 2]
+
+
+def test_the_marker_of_a_tool_result_that_ends_a_call_is_sampled_and_belongs_to_the_result(
+    families: Families,
+) -> None:
+    renderer = families.renderer("gemma4")
+    tokens = renderer.render(AGENT)
+    marker = tokens.token_ids == renderer.tokenizer.hf.convert_tokens_to_ids("<|tool_response>")
+    assert tokens.sampled_mask[marker].tolist() == [1]
+    assert tokens.message_indices[marker].tolist() == [2]
 
 
 def test_markers_of_messages_that_the_template_rebuilds_belong_to_them(families: Families) -> None:
