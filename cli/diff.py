@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tokscore.cli import compare_models, options
-from tokscore.cli import html as page
-from tokscore.cli.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
+from tokscore.cli.printing import html as page
+from tokscore.cli.printing.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.tables import counted, note, note_absent_metadata, print_json
 from tokscore.cli.setting_options import setting_options

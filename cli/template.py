@@ -42,6 +42,7 @@ def template(
     ] = None,
     template_kwargs: options.TemplateKwargs = None,
     revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
     form: options.FormatOption = Format.TABLE,
 ) -> None:
     """Report what a chat template does, before anybody spends a GPU on it.
@@ -62,14 +63,16 @@ def template(
             raise UsageError(
                 f"{source} is a template; expected a tokenizer for it too.\nGive one with -m MODEL."
             )
-        tokenizer = ChatTokenizer(model, revision=revision, template=read_template(path))
+        tokenizer = ChatTokenizer(
+            model, revision=revision, template=read_template(path), trust_remote_code=trust_remote_code
+        )
     elif model is not None:
         raise UsageError(
             f"{source} is no file; expected a template file beside -m.\n"
             "Leave out -m to look at a model's own template."
         )
     else:
-        tokenizer = ChatTokenizer(source, revision=revision)
+        tokenizer = ChatTokenizer(source, revision=revision, trust_remote_code=trust_remote_code)
     findings = template_report(Renderer(tokenizer, template_kwargs=parse_object(template_kwargs)))
     print_rows(COLUMNS, (finding._asdict() for finding in findings), form, title=f"Template of {source}")
     n_unknown = sum(finding.subject == "shape" and "unknown" in finding.finding for finding in findings)

@@ -10,10 +10,10 @@ import numpy as np
 from tokscore.dataset.errors import ConversationError
 from tokscore.dataset.tokens import RenderedTokens
 from tokscore.rendering.attribution.generation_tags import Policy
-from tokscore.rendering.attribution.probes import ANSWER, TOOL, USER
 from tokscore.rendering.attribution.renderer import Renderer
 from tokscore.rendering.conversations.conversation import Conversation
 from tokscore.rendering.template_shapes import CALL_AND_RESULT, shapes
+from tokscore.rendering.templates.probes import ANSWER, TOOL, USER
 from tokscore.rendering.templates.render import has_generation_tags
 
 

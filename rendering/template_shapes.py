@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tokscore.rendering.attribution.probes import ANSWER, TOOL, USER, Messages, tool_rounds
 from tokscore.rendering.conversations.conversation import Conversation
+from tokscore.rendering.templates.probes import ANSWER, TOOL, USER, Messages, tool_rounds
 
 _REASONING = {"reasoning_content": "hm"}
 _THOUGHT = {**ANSWER, **_REASONING}

@@ -14,8 +14,8 @@ import numpy as np
 
 from tokscore.dataset.tokens import NO_MESSAGE
 from tokscore.rendering.attribution.owners import run_table
-from tokscore.rendering.attribution.probes import ANSWER, TOOL, USER, Messages, probe, tool_rounds, with_parts
 from tokscore.rendering.attribution.tokenizer import ChatTokenizer
+from tokscore.rendering.templates.probes import ANSWER, TOOL, USER, Messages, probe, tool_rounds, with_parts
 from tokscore.rendering.templates.render import RenderedText
 
 _NOTHING = ""  # in place of the role of the message before an answer that opens the conversation

@@ -26,11 +26,11 @@ from tokscore.rendering.attribution.owners import (
     token_owners,
     untracked_characters,
 )
-from tokscore.rendering.attribution.preamble import without_owner
 from tokscore.rendering.attribution.prompts import Prompts
 from tokscore.rendering.attribution.sampled import SampledRule
 from tokscore.rendering.attribution.settings import RenderKeywords, RenderSettings, Verify
 from tokscore.rendering.attribution.tokenizer import ChatTokenizer, Encoding
+from tokscore.rendering.attribution.turns import without_owner
 from tokscore.rendering.conversations.conversation import Conversation, tool_names
 from tokscore.rendering.messages.forms import may_change
 from tokscore.rendering.messages.needs import Needs, find_needs

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tokscore.analytics import report
-from tokscore.cli import html
 from tokscore.cli.main import app
+from tokscore.cli.printing import html
 from tokscore.dataset.errors import UsageError
 
 SAMPLES = (("a", (("user", (1, 2)), ("assistant", (16, 17)))), ("b", (("user", (3,)),)))
