@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from tokscore.cli.options import option
+import typer
+
 from tokscore.cli.printing.tables import counted, note
 
 if TYPE_CHECKING:
@@ -15,16 +16,18 @@ DEFAULT_MAX_MB = 25.0
 
 Html = Annotated[
     Path | None,
-    option(
+    typer.Option(
         "--html",
+        show_envvar=False,
         metavar="FILE",
         help="Also write a report to look at: one HTML file that loads nothing else.",
     ),
 ]
 HtmlMaxMb = Annotated[
     float,
-    option(
+    typer.Option(
         "--html-max-mb",
+        show_envvar=False,
         metavar="MB",
         help="Limit of that file: it shows the conversations that diverge most, or are least likely, as many "
         "as fit.",

@@ -100,7 +100,7 @@ def without_owner(
     bos: str,
     has_generation_prompt: bool,
 ) -> RunTable:
-    """The runs, where the generation prompt and what precedes the first message have neither owner nor writer.
+    """The runs, where the generation prompt and what precedes the first message belong to nobody.
 
     The latter is a default system prompt or the tool list; BOS alone stays with the first message.
 
