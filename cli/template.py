@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import shorten
 from typing import Annotated
 
 import typer
 
 from tokscore.cli import options
-from tokscore.cli.inputs import parse_object
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.tables import Column, note, print_rows
+from tokscore.cli.setting_options import Only, setting_options
+from tokscore.rendering.attribution.settings import RenderSettings
 
 EPILOG = """Examples:
 
@@ -18,6 +20,7 @@ EPILOG = """Examples:
   tokscore template ~/.cache/tokscore/models/smollm2-135m-instruct
   tokscore template examples/chatml_tools.jinja -m ~/.cache/tokscore/models/smollm2-135m-instruct --format csv
 """
+SHOWN_CHARACTERS = 90
 COLUMNS = (
     Column("subject", "subject"),
     Column("name", "name"),
@@ -26,6 +29,7 @@ COLUMNS = (
 )
 
 
+@setting_options
 def template(
     source: Annotated[
         str,
@@ -40,9 +44,8 @@ def template(
             "--model", "-m", metavar="MODEL", help="Model whose tokenizer goes with a template file."
         ),
     ] = None,
-    template_kwargs: options.TemplateKwargs = None,
-    revision: options.Revision = None,
-    trust_remote_code: options.TrustRemoteCode = False,
+    *,
+    rendering: Annotated[RenderSettings, Only(("template_kwargs", "revision", "trust_remote_code"))],
     form: options.FormatOption = Format.TABLE,
 ) -> None:
     """Report what a chat template does, before anybody spends a GPU on it.
@@ -54,7 +57,7 @@ def template(
     from tokscore.dataset.errors import UsageError
     from tokscore.rendering.attribution.renderer import Renderer
     from tokscore.rendering.attribution.tokenizer import ChatTokenizer
-    from tokscore.rendering.source import read_template
+    from tokscore.rendering.inputs import read_template
     from tokscore.rendering.template_report import template_report
 
     path = Path(source)
@@ -63,18 +66,22 @@ def template(
             raise UsageError(
                 f"{source} is a template; expected a tokenizer for it too.\nGive one with -m MODEL."
             )
-        tokenizer = ChatTokenizer(
-            model, revision=revision, template=read_template(path), trust_remote_code=trust_remote_code
-        )
+        name, text = model, read_template(path)
     elif model is not None:
         raise UsageError(
             f"{source} is no file; expected a template file beside -m.\n"
             "Leave out -m to look at a model's own template."
         )
     else:
-        tokenizer = ChatTokenizer(source, revision=revision, trust_remote_code=trust_remote_code)
-    findings = template_report(Renderer(tokenizer, template_kwargs=parse_object(template_kwargs)))
-    print_rows(COLUMNS, (finding._asdict() for finding in findings), form, title=f"Template of {source}")
+        name, text = source, None
+    tokenizer = ChatTokenizer(
+        name, revision=rendering.revision, template=text, trust_remote_code=rendering.trust_remote_code
+    )
+    findings = template_report(Renderer(tokenizer, rendering))
+    rows = [finding._asdict() for finding in findings]
+    if form is Format.TABLE:  # long reasons would leave the other columns no room
+        rows = [{**row, "how": shorten(row["how"], SHOWN_CHARACTERS, placeholder=" …")} for row in rows]
+    print_rows(COLUMNS, rows, form, title=f"Template of {source}")
     n_unknown = sum(finding.subject == "shape" and "unknown" in finding.finding for finding in findings)
     if n_unknown:
         note(f"warning: in {n_unknown} shapes it cannot be told of every answer which tokens were sampled.")

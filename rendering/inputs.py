@@ -145,7 +145,7 @@ def open_source(
 
     tools = read_tools(settings.tools) if isinstance(settings.tools, str | os.PathLike) else settings.tools
     plan = plan_files(names, settings.input_format, part_bytes=part_bytes)
-    template = None if settings.template is None else _read_template(Path(path_name(settings.template)))
+    template = None if settings.template is None else read_template(Path(path_name(settings.template)))
     tokenizer = ChatTokenizer(
         model,
         revision=settings.revision,
@@ -172,7 +172,12 @@ def _check_alone(dataset: str, n_others: int, settings: RenderSettings) -> None:
         )
 
 
-def _read_template(path: Path) -> str:
+def read_template(path: Path) -> str:
+    """The source of a chat template.
+
+    Raises:
+        UsageError: It cannot be read, or is no text.
+    """
     try:
         return path.read_text("utf-8")
     except OSError as error:

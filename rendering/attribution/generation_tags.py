@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokscore.dataset.tokens import NO_MESSAGE, MessageFlag
-from tokscore.rendering.attribution.confirmation import Answer
+from tokscore.rendering.attribution.headers import Answer
 from tokscore.rendering.attribution.sampled import SampledTokens
 from tokscore.rendering.attribution.tokenizer import Encoding
 

@@ -333,7 +333,9 @@ class Renderer:
     def prompts(self, *, has_tools: bool) -> Prompts:
         """What the template prints before an answer, with or without tool definitions."""
         template = self.tokenizer.chat_template(has_tools=has_tools)
-        return self._rule({**self.tokenizer.variables, **self.settings.template_kwargs}).prompts(template, has_tools=has_tools)
+        return self._rule({**self.tokenizer.variables, **self.settings.template_kwargs}).prompts(
+            template, has_tools=has_tools
+        )
 
     def _rule(self, variables: Mapping[str, Any]) -> SampledRule:
         key = repr(sorted(variables.items(), key=lambda item: item[0]))

@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tokscore.dataset.tokens import MessageFlag
-from tokscore.rendering.attribution.confirmation import UNCONFIRMED, Answer, is_confirmed
-from tokscore.rendering.attribution.headers import View, find_header, first_flagged, last_flagged
+from tokscore.rendering.attribution.headers import (
+    UNCONFIRMED,
+    Answer,
+    View,
+    find_header,
+    first_flagged,
+    is_confirmed,
+    last_flagged,
+)
 from tokscore.rendering.attribution.owners import RunTable, TokenOwners
 from tokscore.rendering.attribution.prompts import Prompts, find_prompts
 from tokscore.rendering.attribution.tokenizer import ChatTokenizer, Encoding

@@ -12,7 +12,7 @@ from tests.rendering.samples import template_renderer
 from tests.rendering.shapes import assistant, system, tool, user
 from tokscore.dataset.tokens import MessageFlag
 from tokscore.rendering import Conversation, RenderedTokens, Renderer
-from tokscore.rendering.attribution.confirmation import UNCONFIRMED
+from tokscore.rendering.attribution.headers import UNCONFIRMED
 
 CHAT = [user("How far?"), assistant("Nine miles."), user("And back?"), assistant("Nine more.")]
 ONE = CHAT[:2]
