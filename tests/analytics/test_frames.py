@@ -116,7 +116,7 @@ def test_wrong_usage_is_said(datasets: tuple[Path, Path], tmp_path: Path) -> Non
         (lambda: stats(datasets[0], by="rolle"), UsageError, "cannot group by 'rolle'"),
         (lambda: stats(tmp_path / "none"), InputError, "does not exist"),
         (lambda: diff(*datasets, alpha=1), UsageError, "alpha"),
-        (lambda: diff(*datasets, on_error="pass"), UsageError, "on_error is 'pass'; expected fail, skip"),
+        (lambda: diff(*datasets, on_error="pass"), UsageError, "`on_error` is 'pass'; expected fail, skip"),
         (lambda: diff(*datasets, sampled_by="me"), UsageError, "expected teacher, student"),
     ]
     for call, kind, message in wrong:
