@@ -45,6 +45,7 @@ _TAKEN = (
     "trust_remote_code",
     "template_time",
     "input_format",
+    "map",
     "messages",
 )
 SUMMARY = (

@@ -77,14 +77,6 @@ OnErrorNoted = Annotated[
     OnError,
     option("--on-error", help="End at the first bad conversation, or leave it out with a note and go on."),
 ]
-InputFormat = Annotated[
-    str | None,
-    option(
-        "--input-format",
-        metavar="NAME",
-        help="Format of the input, as listed by tokscore formats; found by looking if left out.",
-    ),
-]
 FormatOption = Annotated[
     Format, option("--format", envvar="TOKSCORE_FORMAT", help="How to print the result.")
 ]

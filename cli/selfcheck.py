@@ -91,7 +91,9 @@ def selfcheck(
         ),
     ] = 20_000,
     seed: Annotated[int, options.option("--seed", help="Of the random order.")] = 0,
-    rendering: Annotated[RenderSettings, Only(("template", "revision", "trust_remote_code", "input_format"))],
+    rendering: Annotated[
+        RenderSettings, Only(("template", "revision", "trust_remote_code", "input_format", "map"))
+    ],
     out: Annotated[
         Path | None,
         options.option(

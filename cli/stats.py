@@ -14,7 +14,9 @@ from tokscore.cli.printing import html as page
 from tokscore.cli.printing.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.tables import Column, counted, note, note_absent_metadata, print_json, print_rows
+from tokscore.cli.setting_options import Only, setting_options
 from tokscore.dataset.choices import LimitCount
+from tokscore.rendering.attribution.settings import RenderSettings
 
 if TYPE_CHECKING:
     from tokscore.analytics.groups.coverage import Coverage
@@ -84,6 +86,7 @@ _RECORDED = (
 )
 
 
+@setting_options
 def stats(
     inputs: Annotated[
         list[str],
@@ -92,13 +95,14 @@ def stats(
             help="One token or score dataset, or files of trajectories that carry token ids or usage.",
         ),
     ],
+    *,
     by: options.Groups = None,
     spans: Annotated[
         bool, options.option("--spans", help="Print every run of tokens with one owner instead.")
     ] = False,
     limit: options.LimitOption = None,
     limit_count: options.LimitCountOption = LimitCount.UNIQUE,
-    input_format: options.InputFormat = None,
+    reading: Annotated[RenderSettings, Only(("input_format", "map"))],
     html: Html = None,
     html_max_mb: HtmlMaxMb = DEFAULT_MAX_MB,
     form: options.FormatOption = Format.TABLE,
@@ -119,7 +123,7 @@ def stats(
         )
     page.check(html)
     if are_files:
-        print_recorded(inputs, limit or [], limit_count, input_format, form)
+        print_recorded(inputs, limit or [], limit_count, reading, form)
         return
     dataset = Path(inputs[0])
     if limit:
@@ -149,15 +153,17 @@ def _are_files(inputs: Sequence[str]) -> bool:
 
 
 def print_recorded(
-    inputs: list[str], limits: Sequence[str], count: LimitCount, input_format: str | None, form: Format
+    inputs: list[str], limits: Sequence[str], count: LimitCount, reading: RenderSettings, form: Format
 ) -> None:
     """Print counts of trajectories as they were recorded, or which of them would have stopped."""
     from tokscore.analytics.trajectories.limit_report import parse_limits
     from tokscore.analytics.trajectories.recorded import RecordedInput
     from tokscore.rendering.inputs import expand_patterns
+    from tokscore.rendering.reading.formats.mapped import given_format
 
     wanted = parse_limits(limits)
-    recorded = RecordedInput(expand_patterns(inputs), input_format)
+    chosen = given_format(reading.input_format, reading.map)
+    recorded = RecordedInput(expand_patterns(inputs), chosen)
     if limits:
         print_limit_report(recorded.limited(wanted, count=count), form)
     else:

@@ -24,6 +24,7 @@ SETTINGS: Mapping[str, str] = {
     "template_time": "Time that a template which prints the date took for now; absent where none is printed.",
     "tools_sha256": "Of the tool definitions for records that carry none; null without.",
     "input_format": "Format of the input.",
+    "map": "Where its records have their messages, ids and names, as JSON; absent for formats by name.",
     "messages": "How messages were shown to the template: auto, server or as-is.",
     "verify": "How much of the rendering was compared with transformers.",
     "max_tokens": "Most tokens a conversation may have; null without a limit.",

@@ -17,6 +17,7 @@ from tokscore.dataset.settings import changed, definitions
 from tokscore.rendering.attribution.settings import RenderKeywords, RenderSettings
 from tokscore.rendering.attribution.tokenizer import ChatTokenizer
 from tokscore.rendering.conversations.conversation import RESERVED_KWARGS
+from tokscore.rendering.reading.formats.mapped import given_format
 from tokscore.rendering.reading.plan import PART_BYTES, plan_files
 from tokscore.rendering.reading.records import Records
 from tokscore.rendering.source import ConversationSource, DatasetSource
@@ -144,7 +145,8 @@ def open_source(
     from tokscore.rendering.attribution.renderer import Renderer
 
     tools = read_tools(settings.tools) if isinstance(settings.tools, str | os.PathLike) else settings.tools
-    plan = plan_files(names, settings.input_format, part_bytes=part_bytes)
+    chosen = given_format(settings.input_format, settings.map)
+    plan = plan_files(names, chosen, part_bytes=part_bytes)
     template = None if settings.template is None else read_template(Path(path_name(settings.template)))
     tokenizer = ChatTokenizer(
         model,

@@ -23,6 +23,7 @@ from tokscore.rendering.attribution.tokenizer import ChatTokenizer
 from tokscore.rendering.attribution.vocabulary_table import vocabulary_table
 from tokscore.rendering.batches import render_many
 from tokscore.rendering.conversations.conversation import Conversation
+from tokscore.rendering.reading.formats.mapped import NAME as MAPPED
 from tokscore.rendering.reading.plan import Line, Plan, read_lines
 from tokscore.rendering.reading.records import Records, error_place
 from tokscore.rendering.recorded_ids.attribute import Recorded, branch_items
@@ -120,6 +121,8 @@ class ConversationSource:
         }
         if asked.trust_remote_code:
             settings["trust_remote_code"] = True
+        if self._records.format.name == MAPPED:
+            settings["map"] = self._records.format.fields
         settings["messages"] = asked.messages.value
         if any(uses_date(tokenizer.chat_template(has_tools=has_tools)) for has_tools in (False, True)):
             settings["template_time"] = self.renderer.now.isoformat()

@@ -13,6 +13,7 @@ from tokscore.dataset.errors import ConversationError, InputError
 from tokscore.dataset.tokens import FailedConversation
 from tokscore.rendering.conversations.branch_tree import merged
 from tokscore.rendering.conversations.trace import Trace
+from tokscore.rendering.reading.formats.format import Format
 from tokscore.rendering.reading.plan import plan_files
 from tokscore.rendering.reading.records import Records, TraceRecord, failure_at
 
@@ -56,12 +57,13 @@ class RecordedInput:
         failures: Records that could not be counted, as far as the input was read.
     """
 
-    def __init__(self, inputs: Sequence[str], input_format: str | None = None) -> None:
+    def __init__(self, inputs: Sequence[str], input_format: str | Format | None = None) -> None:
         """Plan the files.
 
         Args:
             inputs: Paths of files, or `-`.
-            input_format: One of `formats.FORMATS`; by default found by looking at the first record.
+            input_format: One of `formats.FORMATS`, or a map as `mapped_format` reads it; by default found by
+                looking at the first record.
 
         Raises:
             InputError: A file is missing, empty or damaged.

@@ -77,6 +77,11 @@ class RenderSettings(Settings):
         "Format of the input, as listed by tokscore formats; found by looking if left out.",
         metavar="NAME",
     )
+    map: str | os.PathLike[str] | Mapping[str, Any] | None = setting(  # Any: JSON values
+        None,
+        "JSON file that says where a record of no known format has its messages, ids and name.",
+        metavar="FILE",
+    )
     messages: MessageForm = setting(
         MessageForm.AUTO,
         "Show messages to the template as they are (as-is), as servers do (server: arguments parsed, "
@@ -120,4 +125,5 @@ class RenderKeywords(TypedDict, total=False):
     trust_remote_code: bool
     template_time: str | None
     input_format: str | None
+    map: str | os.PathLike[str] | Mapping[str, Any] | None  # Any: JSON values
     messages: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,6 +19,9 @@ from tokscore.rendering.reading.fields.messages import decoded, openai_message, 
 from tokscore.rendering.reading.fields.values import object_at
 from tokscore.rendering.reading.formats.format import ID_KEYS, Format, Place
 from tokscore.rendering.reading.formats.tokens import FORMAT as TOKENS
+
+# The map itself, as JSON text, or a file that holds it.
+GivenMap = Mapping[str, Any] | str | os.PathLike[str]  # Any: JSON values
 
 NAME = "mapped"
 _SHOWN = 300
@@ -75,7 +79,24 @@ class RecordMap(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     logprobs: str = ""
 
 
-def mapped_format(given: Mapping[str, Any] | str) -> Format:  # Any: JSON values
+def given_format(name: str | None, given: GivenMap | None) -> str | Format | None:
+    """The format that a user asked for, None for that of the first record.
+
+    Args:
+        name: Of a format, None without.
+        given: A map, None without.
+
+    Raises:
+        UsageError: There are both, or the map cannot be used.
+    """
+    if given is None:
+        return name
+    if name is not None:
+        raise UsageError("`map` and `input_format` both say how records are read; give one of them.")
+    return mapped_format(given)
+
+
+def mapped_format(given: GivenMap) -> Format:
     """The format of a map.
 
     Args:
@@ -111,14 +132,14 @@ def _never(_record: Mapping[str, Any]) -> bool:
     return False
 
 
-def _read(given: Mapping[str, Any] | str) -> RecordMap:
-    name, text = "the map", given
-    if isinstance(given, str) and not given.lstrip().startswith("{"):
-        name = given
+def _read(given: GivenMap) -> RecordMap:
+    name, text = "the map", os.fspath(given) if isinstance(given, os.PathLike) else given
+    if isinstance(text, str) and not text.lstrip().startswith("{"):
+        name = text
         try:
-            text = Path(given).read_text("utf-8")
+            text = Path(name).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"cannot read the map {given}: {error}.") from error
+            raise UsageError(f"cannot read the map {name}: {error}.") from error
     try:
         if isinstance(text, str):
             found = msgspec.json.decode(text, type=RecordMap)

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from tokscore.cli.main import app
 from tokscore.dataset.errors import ConversationError, UsageError
 from tokscore.rendering.conversations.conversation import Conversation
 from tokscore.rendering.conversations.trace import Trace
@@ -140,3 +142,22 @@ def test_a_wrong_map_is_told(given: str, expected: str) -> None:
     with pytest.raises(UsageError) as caught:
         mapped_format(given)
     assert expected in str(caught.value)
+
+
+def test_commands_take_a_map_and_keep_it(tiny_model: Path, tmp_path: Path) -> None:
+    records, given, out = tmp_path / "own.jsonl", tmp_path / "map.json", tmp_path / "tokens"
+    records.write_text(json.dumps(RECORD) + "\n")
+    given.write_text(json.dumps(MAP))
+
+    def command(*arguments: object) -> Result:
+        return CliRunner().invoke(app, [str(each) for each in arguments])
+
+    rendered = command("render", records, "-m", tiny_model, "-o", out, "--map", given)
+    assert rendered.exit_code == 0, rendered.output
+    settings = json.loads((out / "manifest.json").read_text())["settings"]
+    assert settings["input_format"] == "mapped"
+    assert json.loads(settings["map"])["messages"] == "$.data"
+    counted = command("stats", records, "--map", given, "--limit", "max_turns=1", "--format", "json")
+    assert counted.exit_code == 0, counted.output
+    both = command("stats", records, "--map", given, "--input-format", "openai")
+    assert "both say how records are read" in str(both.exception)
