@@ -12,9 +12,7 @@ from tokscore.analytics.comparison.diff import DiffReport, diff_report
 from tokscore.analytics.comparison.diff_rows import DiffRow, Interval
 from tokscore.analytics.divergence.advantages import advantages
 from tokscore.analytics.divergence.intervals import (
-    Bounds,
     Divergences,
-    Limits,
     topk_divergences,
     topk_entropy,
     topk_gjs,
@@ -24,6 +22,7 @@ from tokscore.analytics.divergence.intervals import (
     topk_skew_kl,
     topk_total_variation,
 )
+from tokscore.analytics.divergence.measures import MEASURES, Bounds, Measure, TokenMeasures
 from tokscore.analytics.divergence.topk import TokenError, TopK
 from tokscore.analytics.frames import diff, stats
 from tokscore.analytics.gates import breaches, parse_gate
@@ -33,6 +32,7 @@ from tokscore.analytics.mismatch import MismatchReport, mismatch
 from tokscore.dataset.choices import GroupBy
 
 __all__ = [
+    "MEASURES",
     "Bounds",
     "ComparedBatch",
     "Comparison",
@@ -42,11 +42,12 @@ __all__ = [
     "GroupBy",
     "Grouping",
     "Interval",
-    "Limits",
+    "Measure",
     "MismatchReport",
     "StatsReport",
     "StatsRow",
     "TokenError",
+    "TokenMeasures",
     "TopK",
     "advantages",
     "breaches",

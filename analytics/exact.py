@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -19,15 +18,16 @@ from tokscore.analytics.comparison.confidence import (
     NamedConfidence,
     confidence_of_means,
 )
-from tokscore.analytics.comparison.measures import MEANINGS, meaning, ranges
+from tokscore.analytics.comparison.off_policy import finite
 from tokscore.analytics.comparison.pairing import PairBatch, Pairing
-from tokscore.analytics.comparison.reduction import Clusters
+from tokscore.analytics.comparison.reduction import Group, Reduction, reduce_batch
 from tokscore.analytics.divergence.intervals import checked_alphas
-from tokscore.analytics.groups.grouping import Grouping, GroupKey, group_order, parse_group_by, place_metadata
+from tokscore.analytics.divergence.measures import Measure, TokenMeasures, alpha_name, measures, outside
+from tokscore.analytics.groups.grouping import Grouping, GroupKey, group_order, parse_group_by
 from tokscore.analytics.statistics.bootstrap import N_REPLICATES
 from tokscore.analytics.statistics.multiplicity import replicates_for
-from tokscore.analytics.statistics.totals import ExactTotals
 from tokscore.dataset.choices import OnError
+from tokscore.dataset.errors import EngineError
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.schema import TOKENS, DatasetKind
 from tokscore.dataset.writing import temporary_name
@@ -39,56 +39,32 @@ if TYPE_CHECKING:
     from tokscore.analytics.divergence.topk import FloatArray
     from tokscore.scoring.exact import ExactTokens
 
-    Measure = Callable[[Iterable[TokenSequence]], Iterator[tuple[int, ExactTokens]]]
+    CompareTokens = Callable[[Iterable[TokenSequence]], Iterator[tuple[int, ExactTokens]]]
 
 _ATTRIBUTION = ("position", "message_index", "role", "source", "is_content", "is_sampled")
-# Natural logarithms, float64; a KL is inf where its second model rules out what the first allows.
-VALUES = (
-    "teacher_logprob",
-    "student_logprob",
-    "kl_teacher_student",
-    "kl_student_teacher",
-    "total_variation",
-    "teacher_entropy",
-    "student_entropy",
-)
-_MEANINGS = {
-    "teacher_logprob": ("Teacher's logprob of the token", "nats"),
-    "student_logprob": ("Student's logprob of the token", "nats"),
-    "teacher_entropy": MEANINGS["entropy_teacher"],
-    "student_entropy": MEANINGS["entropy_student"],
-    "kl_teacher_student": ("KL(teacher || student); inf where the student rules out a token", "nats"),
-    "kl_student_teacher": ("KL(student || teacher); inf where the teacher rules out a token", "nats"),
-}
-_KLS = ("kl_teacher_student", "kl_student_teacher")
 
 
-def gjs_name(alpha: float) -> str:
-    """Name of the column with the GJS of this alpha."""
-    return f"gjs_{alpha:g}"
+def exact_measures(alphas: Sequence[float]) -> list[Measure]:
+    """Measures that have a value over the whole vocabulary."""
+    return [measure for measure in measures(alphas) if measure.is_exact]
 
 
 def exact_schema(alphas: Sequence[float]) -> pa.Schema:
     """One row per token that both models gave a logprob: whose it is, and the values in nats."""
-    return pa.schema(
-        [
-            *(TOKENS.field(name) for name in ("conversation_id", "branch", *_ATTRIBUTION)),
-            *(_value_field(name) for name in (*VALUES, *map(gjs_name, alphas))),
-        ]
-    )
-
-
-def _value_field(name: str) -> pa.Field:
-    what, unit = _MEANINGS[name] if name in _MEANINGS else meaning(name)
-    metadata = {"description": f"{what}.", "unit": unit}
-    return pa.field(name, pa.float64(), nullable=False, metadata=metadata)
+    fields = [TOKENS.field(name) for name in ("conversation_id", "branch", *_ATTRIBUTION)]
+    for measure in exact_measures(alphas):
+        may_be_infinite = measure.may_be_unbounded and measure.is_gap
+        infinite = "; inf where the second model rules out a token" if may_be_infinite else ""
+        metadata = {"description": f"{measure.meaning}{infinite}.", "unit": measure.unit}
+        fields.append(pa.field(measure.name, pa.float64(), nullable=False, metadata=metadata))
+    return pa.schema(fields)
 
 
 def write_exact(
     path: Path,
     teacher: Path | str,
     student: Path | str,
-    measure: Measure,
+    compare: CompareTokens,
     *,
     alphas: Sequence[float],
     on_error: OnError = OnError.FAIL,
@@ -100,7 +76,7 @@ def write_exact(
         path: Parquet file, schema `exact_schema`; it appears when it is whole.
         teacher: Score dataset; its tokens, where both models gave a logprob, are compared.
         student: Score dataset of the same conversations.
-        measure: `scoring.exact.ModelPair.measure` of the models that scored the datasets.
+        compare: `scoring.exact.ModelPair.measure` of the models that scored the datasets.
         alphas: As the models compare with.
         on_error: What a conversation does whose tokens differ or are out of order.
         without: Conversation ids and branches to leave out, such as those that `diff_report` skipped.
@@ -137,8 +113,8 @@ def write_exact(
     temporary = temporary_name(path)
     try:
         with pq.ParquetWriter(temporary, schema, compression="zstd", compression_level=3) as writer:
-            for key, values in measure(sequences()):
-                table = _rows(waiting.pop(key), values, schema)
+            for key, values in compare(sequences()):
+                table = _rows(waiting.pop(key), values, alphas, schema)
                 # A conversation is one row group: what sums the rows reads one at a time.
                 writer.write_table(table, row_group_size=table.num_rows)
                 n_rows += table.num_rows
@@ -154,17 +130,42 @@ def _compared(pair: PairBatch) -> NDArray[np.bool_]:
     return compared
 
 
-def _rows(pair: PairBatch, values: ExactTokens, schema: pa.Schema) -> pa.Table:
+def _rows(pair: PairBatch, values: ExactTokens, alphas: Sequence[float], schema: pa.Schema) -> pa.Table:
     owners = pair.teacher.select(list(_ATTRIBUTION)).filter(pa.array(_compared(pair)))
     n = owners.num_rows
-    columns = [
-        pa.array([pair.places[0].conversation_id] * n, pa.string()),
-        pa.array(np.full(n, pair.places[0].branch, np.int32)),
-        *owners.columns,
-        *(pa.array(column) for column in values[: len(VALUES)]),
-        *(pa.array(column) for column in values.gjs),
-    ]
-    return pa.table(columns, schema=schema)
+    columns = {
+        "conversation_id": pa.array([pair.places[0].conversation_id] * n, pa.string()),
+        "branch": pa.array(np.full(n, pair.places[0].branch, np.int32)),
+        **dict(zip(_ATTRIBUTION, owners.columns, strict=True)),
+    }
+    return pa.table(columns | exact_values(values, alphas), schema=schema)
+
+
+def exact_values(found: ExactTokens, alphas: Sequence[float]) -> dict[str, FloatArray]:
+    """Every exact measure by name.
+
+    Raises:
+        EngineError: One is out of its range.
+    """
+    given: dict[str, FloatArray] = found._asdict()
+    given |= {alpha_name("gjs", alpha): row for alpha, row in zip(alphas, found.gjs, strict=True)}
+    tokens, values = TokenMeasures(tuple(alphas), {}), {}
+    for measure in exact_measures(alphas):
+        if measure.compute is None:
+            column = given[measure.name]
+        else:
+            computed = measure.compute(tokens, measure.alpha)
+            column = computed[0] if isinstance(computed, tuple) else computed
+        values[measure.name] = column
+        tokens.columns.update(dict.fromkeys(measure.columns, column))
+        wrong = outside(measure, column, column)
+        if wrong:
+            least, largest = measure.range
+            raise EngineError(
+                f"{measure.name} is {column[wrong[0]]:g} over the whole vocabulary; expected {least:g} to "
+                f"{largest:g}. Look at the weights, or try another dtype."
+            )
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ class ExactRow:
         group: What its tokens share.
         n_tokens: Tokens compared.
         n_infinite: Tokens with an infinite KL, by the name of the KL; its mean is None then.
-        values: Means by the names in `VALUES` and of each `gjs_ALPHA`.
+        values: Means by the names of `exact_measures`.
         confidence: Of every divergence; empty without tokens, and where groups are narrow or many.
     """
 
@@ -204,7 +205,7 @@ class ExactReport:
 
     Attributes:
         by: What the groups share.
-        names: Of the values, in order.
+        measures: Of the values, in order.
         groups: One row per group, tokens of no message last.
         total: All tokens together.
         teacher_vocab_size: Ids that the teacher has; an id has probability 0 in the model that lacks it.
@@ -212,7 +213,7 @@ class ExactReport:
     """
 
     by: Grouping
-    names: tuple[str, ...]
+    measures: tuple[Measure, ...]
     groups: tuple[ExactRow, ...]
     total: ExactRow
     teacher_vocab_size: int
@@ -246,101 +247,41 @@ def exact_report(
     """
     grouping = parse_group_by(by)
     datasets = Dataset(Path(teacher)), Dataset(Path(student))
-    metadata = _metadata(datasets[0], grouping)
+    places = {place.key: place for place in datasets[0].places()}
     file = pq.ParquetFile(path)
-    names = tuple(name for name in file.schema_arrow.names if name in VALUES or name.startswith("gjs_"))
-    groups: dict[GroupKey, _Means] = {}
-    total = _Means(names, with_conversations=True)
+    alphas = [float(name.removeprefix("gjs_")) for name in file.schema_arrow.names if name.startswith("gjs_")]
+    exact = exact_measures(alphas)
+    reduction = Reduction([measure.name for measure in exact if measure.is_gap], grouping)
     for index in range(file.num_row_groups):
-        rows = pl.DataFrame(file.read_row_group(index))
-        conversation = rows["conversation_id"][0], rows["branch"][0]
-        rows = rows.with_columns(
-            pl.lit(values.get(conversation)).alias(name) for name, values in metadata.items()
-        )
-        sums = rows.group_by(grouping.names, maintain_order=True).agg(_aggregates(names))
-        for *values, n_tokens, summed, infinite in sums.iter_rows():
-            key = grouping.key(values)
-            if key not in groups:
-                groups[key] = _Means(names, with_conversations=not grouping.is_narrow)
-            groups[key].add(conversation, n_tokens, summed.values(), infinite.values())
-        n_tokens, summed, infinite = rows.select(_aggregates(names)).row(0)
-        total.add(conversation, n_tokens, summed.values(), infinite.values())
-    alphas = [float(name.removeprefix("gjs_")) for name in names if name.startswith("gjs_")]
-    n_replicates = replicates_for(len(groups))
+        rows = file.read_row_group(index)
+        place = places[rows["conversation_id"][0].as_py(), rows["branch"][0].as_py()]
+        columns = {measure.name: rows[measure.name].to_numpy() for measure in exact}
+        columns |= {
+            f"n_infinite_{measure.name}": np.isinf(columns[measure.name]).astype(np.float64)
+            for measure in exact
+            if measure.may_be_unbounded and measure.is_gap
+        }
+        indices, starts = np.arange(rows.num_rows), np.array([0, rows.num_rows])
+        reduction.add(reduce_batch(columns, indices, [place], starts, rows, grouping, sketched=None))
+    groups = {key: reduction.group(key) for key in sorted(reduction.keys(), key=group_order)}
+    n_replicates = None if len(groups) > MAX_CONFIDENT_GROUPS else replicates_for(len(groups))
     return ExactReport(
         grouping,
-        names,
-        tuple(
-            groups[key].row(key, alphas, None if len(groups) > MAX_CONFIDENT_GROUPS else n_replicates)
-            for key in sorted(groups, key=group_order)
-        ),
-        total.row(None, alphas, N_REPLICATES),
+        tuple(exact),
+        tuple(_row(key, group, alphas, n_replicates) for key, group in groups.items()),
+        _row(None, reduction.total(), alphas, N_REPLICATES),
         *(scored_vocab_size(dataset) for dataset in datasets),
     )
 
 
-def _aggregates(names: Sequence[str]) -> list[pl.Expr]:
-    return [
-        pl.len(),
-        pl.struct(
-            pl.when(pl.col(name).is_finite()).then(pl.col(name)).sum().alias(name) for name in names
-        ).alias("sums"),
-        pl.struct(pl.col(name).is_infinite().sum().alias(name) for name in names).alias("infinite"),
-    ]
-
-
-def _metadata(dataset: Dataset, by: Grouping) -> dict[str, dict[tuple[str, int], object]]:
-    if not by.metadata_names:
-        return {}
-    found: dict[str, dict[tuple[str, int], object]] = {name: {} for name in by.metadata_names}
-    for place in dataset.places():
-        for name, values in found.items():
-            values[place.key] = place_metadata(place, name)
-    return found
-
-
-class _Means:
-    """Running sums of one group, and where confidence is wanted those of every conversation."""
-
-    def __init__(self, names: Sequence[str], *, with_conversations: bool) -> None:
-        self._names = names
-        self._sums = ExactTotals(len(names))
-        self._n_infinite = [0] * len(names)
-        self._n_tokens = 0
-        self._with_conversations = with_conversations
-        self._conversations: list[tuple[str, int]] = []
-        self._rows: list[FloatArray] = []
-        self._lengths: list[int] = []
-
-    def add(
-        self, conversation: tuple[str, int], n_tokens: int, sums: Iterable[float], infinite: Iterable[int]
-    ) -> None:
-        """Add the tokens of one conversation."""
-        row, n_infinite = np.array(list(sums), np.float64), list(infinite)
-        self._n_tokens += n_tokens
-        self._sums.add(row[None], np.zeros(1, np.int64))
-        self._n_infinite = [mine + n for mine, n in zip(self._n_infinite, n_infinite, strict=True)]
-        if self._with_conversations:
-            self._conversations.append(conversation)
-            self._rows.append(np.where(np.array(n_infinite) > 0, np.inf, row))
-            self._lengths.append(n_tokens)
-
-    def row(self, group: GroupKey, alphas: Sequence[float], n_replicates: int | None) -> ExactRow:
-        """The means, with confidence limits from so many replicates."""
-        infinite = dict(zip(self._names, self._n_infinite, strict=True))
-        values = {
-            name: None if infinite[name] or not self._n_tokens else total / self._n_tokens
-            for name, total in zip(self._names, self._sums.value(0), strict=True)
-        }
-        confidence: tuple[NamedConfidence, ...] = ()
-        if n_replicates is not None and self._conversations:
-            measured = [index for index, name in enumerate(self._names) if name in ranges(alphas)]
-            order = sorted(range(len(self._conversations)), key=self._conversations.__getitem__)
-            clusters = Clusters(
-                [self._conversations[index] for index in order],
-                np.stack(self._rows)[order][:, measured],
-                np.array(self._lengths, np.int64)[order],
-            )
-            names = [self._names[index] for index in measured]
-            confidence = confidence_of_means(names, clusters, alphas, n_replicates)
-        return ExactRow(group, self._n_tokens, {name: infinite[name] for name in _KLS}, values, confidence)
+def _row(key: GroupKey, group: Group, alphas: Sequence[float], n_replicates: int | None) -> ExactRow:
+    """The means of a group, with confidence limits from so many replicates."""
+    names = [measure.name for measure in exact_measures(alphas)]
+    counts = {name: f"n_infinite_{name}" for name in names}
+    return ExactRow(
+        key,
+        group.n_tokens,
+        {name: int(group.sums[count]) for name, count in counts.items() if count in group.sums},
+        {name: finite(group.sums[name] / group.n_tokens) for name in names},
+        () if n_replicates is None else confidence_of_means(group.clusters, alphas, n_replicates),
+    )

@@ -123,7 +123,7 @@ def breaches(report: DiffReport, gates: list[Gate]) -> list[Breach]:
 def _is_infinite(row: DiffRow, metric: str) -> bool:
     """Whether it is an upper limit that some token lacks, or that of its confidence, or infinite itself."""
     name, _, end = metric.removeprefix("confidence.").rpartition(".")
-    interval = row.intervals().get(name)
+    interval = row.intervals.get(name)
     if interval is None:
         return False
     return interval.is_unbounded if end == "upper" else end == "lower" and interval.is_infinite

@@ -24,8 +24,6 @@ from tokscore.dataset.reading import Dataset
 from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.token_rows import conversation_name, token_batches
 
-_COLUMNS = (*off_policy.COLUMNS, "scored_logprob", "recorded_logprob")
-
 
 @dataclass(frozen=True, slots=True)
 class MismatchRow:
@@ -64,7 +62,7 @@ class MismatchRow:
 
 @dataclass(frozen=True, slots=True)
 class MismatchReport:
-    """What `mismatch` found.
+    """Recorded against scored logprobs of a dataset.
 
     Attributes:
         by: What the groups share.
@@ -103,8 +101,8 @@ def mismatch(
 
     Args:
         scores: A score dataset whose input carried logprobs.
-        by: What makes the groups, as `groups.parse_group_by` takes it.
-        on_error: What a conversation with a logprob that is none does.
+        by: The columns that make the groups, as `groups.parse_group_by` takes it.
+        on_error: Whether a conversation with a NaN or a logprob above 0 ends the run or is left out.
 
     Raises:
         UsageError: `by` is not allowed.
@@ -112,7 +110,7 @@ def mismatch(
     """
     grouping, on_error = parse_group_by(by), OnError(on_error)
     dataset = Dataset(Path(scores), kind=DatasetKind.SCORES)
-    reduction = Reduction(len(_COLUMNS), [0], grouping)
+    reduction = Reduction(["log_ratio"], grouping)
     skipped: list[Skipped] = []
     columns = ["position", "logprob", "recorded_logprob", *grouping.token_columns]
     for places, starts, table in token_batches(dataset.places(), dataset.token_rows(columns), BATCH_TOKENS):
@@ -140,8 +138,9 @@ def mismatch(
             places = [places[conversation] for conversation in kept]
             table, starts = kept_rows(kept, starts, table)
             rows = _rows_with_both(table)
-        values = np.vstack([*off_policy.ratio_columns(scored - recorded), scored, recorded])
-        reduction.add(reduce_batch(values, values[0], rows, places, starts, table, grouping))
+        values = off_policy.ratio_columns(scored - recorded)
+        values |= {"scored_logprob": scored, "recorded_logprob": recorded}
+        reduction.add(reduce_batch(values, rows, places, starts, table, grouping))
     whole = reduction.total()
     if skipped and len(skipped) == reduction.n_conversations + len(skipped):
         raise InputError(
@@ -168,10 +167,8 @@ def _rows_with_both(table: pa.Table) -> NDArray[np.int64]:
 
 
 def _row(key: GroupKey, group: Group) -> MismatchRow:
-    sums = dict(zip(_COLUMNS, group.sums, strict=True))
-
     def mean(name: str) -> float | None:
-        return finite(sums[name] / group.n_tokens) if group.n_tokens else None
+        return finite(group.sums[name] / group.n_tokens) if group.n_tokens else None
 
     return MismatchRow(
         group=key,
@@ -180,5 +177,5 @@ def _row(key: GroupKey, group: Group) -> MismatchRow:
         scored_logprob=mean("scored_logprob"),
         recorded_logprob=mean("recorded_logprob"),
         log_ratio=mean("log_ratio"),
-        off_policy=off_policy.off_policy(group, sums),
+        off_policy=off_policy.off_policy(group),
     )

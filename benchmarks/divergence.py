@@ -233,13 +233,16 @@ def time_bounds(reference: Path | None, n_rounds: int, n_tokens: int = 40_000) -
             cells = module.build_cells(*(each[:n_few] for side in (teacher, student) for each in side[:2]))
             ratio = module.solve_ratio(cells)
             found = {
-                "KL(T||S)": (module.lower(cells, module.KL, ratio), limits.kl_teacher_student.lower),
-                "KL(S||T)": (module.lower(cells, module.RKL, ratio), limits.kl_student_teacher.lower),
-                "GJS lower": (module.lower(cells, module.GJS(0.5), ratio), limits.gjs(0.5).lower),
-                "GJS upper": (module.upper_gjs(cells, 0.5), limits.gjs(0.5).upper),
-                "skew lower": (module.lower(cells, module.SkewKL(0.5), ratio), limits.skew_kl(0.5).lower),
-                "skew upper": (module.upper_skewkl(cells, 0.5), limits.skew_kl(0.5).upper),
-                "TV": (module.tv_bounds(cells)[0], limits.total_variation.lower),
+                "KL(T||S)": (module.lower(cells, module.KL, ratio), limits.of("kl_teacher_student").lower),
+                "KL(S||T)": (module.lower(cells, module.RKL, ratio), limits.of("kl_student_teacher").lower),
+                "GJS lower": (module.lower(cells, module.GJS(0.5), ratio), limits.of("gjs", 0.5).lower),
+                "GJS upper": (module.upper_gjs(cells, 0.5), limits.of("gjs", 0.5).upper),
+                "skew lower": (
+                    module.lower(cells, module.SkewKL(0.5), ratio),
+                    limits.of("skew_kl", 0.5).lower,
+                ),
+                "skew upper": (module.upper_skewkl(cells, 0.5), limits.of("skew_kl", 0.5).upper),
+                "TV": (module.tv_bounds(cells)[0], limits.of("total_variation").lower),
             }
             theirs.append((time.perf_counter() - started) / n_few * 1e6)
             worst = max(float(np.abs(a - b[:n_few]).max()) for a, b in found.values())

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tokscore.analytics.trajectories.counts import TokenCounts, branch_counts
+from tokscore.analytics.trajectories.counts import InputOutputCounts, branch_counts
 from tokscore.rendering import ChatTokenizer, Conversation, Renderer
 from tokscore.rendering.batches import render_many
 from tokscore.rendering.conversations.prefix_tree import share
@@ -70,12 +70,12 @@ def rebuilt_masks(nodes: Sequence[Node]) -> Iterator[NDArray[np.int8]]:
         yield np.concatenate(parts[::-1])
 
 
-def rebuilt_counts(nodes: Sequence[Node]) -> list[TokenCounts]:
+def rebuilt_counts(nodes: Sequence[Node]) -> list[InputOutputCounts]:
     """The counts of every branch, rebuilt for each of the three."""
     n_input = [int((mask != 1).sum()) for mask in rebuilt_masks(nodes)]
     n_output = [int((mask == 1).sum()) for mask in rebuilt_masks(nodes)]
     n_total = [len(mask) for mask in rebuilt_masks(nodes)]
-    return list(map(TokenCounts, n_input, n_output, n_total))
+    return list(map(InputOutputCounts, n_input, n_output, n_total))
 
 
 def token_groups(n_tokens: int) -> list[NDArray[np.int32]]:

@@ -55,16 +55,6 @@ StudentModel = Annotated[
     shared.option("--student-model", metavar="MODEL", help="For --exact, the model that scored STUDENT."),
 ]
 
-_TITLES = {
-    "teacher_logprob": "logprob T",
-    "student_logprob": "logprob S",
-    "kl_teacher_student": "KL(T||S)",
-    "kl_student_teacher": "KL(S||T)",
-    "total_variation": "TV",
-    "teacher_entropy": "entropy T",
-    "student_entropy": "entropy S",
-}
-
 
 class Sides(NamedTuple):
     """Two score datasets, and the models that scored them where they are known.
@@ -214,24 +204,30 @@ def exact(
     Args:
         sides: Both datasets, and their models.
         alphas: Weights of the teacher in the GJS.
-        by: What makes the groups.
-        on_error: What one bad conversation does: `"fail"` or `"skip"`.
+        by: The columns that make the groups.
+        on_error: `"fail"`: a bad conversation ends the run; or `"skip"`: it is left out.
+        skipped: Conversations that the comparison left out; they are left out here too.
         trust_remote_code: Whether code that comes with the models may run.
-        skipped: What the comparison left out; it is left out here too.
 
     Raises:
         UsageError: A model is not known.
         InputError: A model is not the one that scored its dataset.
         EngineError: torch is not installed, or a model failed.
     """
-    from tokscore.analytics.exact import exact_report, write_exact
+    from tokscore.analytics.exact import exact_report, exact_schema, write_exact
     from tokscore.dataset.choices import OnError
     from tokscore.dataset.manifest import read_manifest
 
     manifests = [read_manifest(sides.teacher), read_manifest(sides.student)]
     without = sorted((each.conversation_id, each.branch) for each in skipped)
     # What was left out may be whole again in the next run, of the same plan.
-    key = [*(manifest.plan_hash for manifest in manifests), list(alphas), *([without] if without else [])]
+    names = exact_schema(alphas).names
+    key = [
+        *(manifest.plan_hash for manifest in manifests),
+        list(alphas),
+        names,
+        *([without] if without else []),
+    ]
     path = _place("exact", key)
     path = path.with_suffix(".parquet")
     if not path.is_file():
@@ -298,7 +294,7 @@ def print_exact(report: ExactReport, form: Format) -> None:
     columns = [
         Column("group", report.by.value),
         Column("n_tokens", "tokens"),
-        *(Column(name, _TITLES.get(name, name.replace("gjs_", "GJS "))) for name in report.names),
+        *(Column(measure.name, measure.heading) for measure in report.measures),
     ]
     named = [*((group_label(row.group, report.by), row) for row in report.groups), ("(all)", report.total)]
     rows = [{**row.to_dict(), "group": label} for label, row in named]
@@ -323,6 +319,7 @@ def print_exact(report: ExactReport, form: Format) -> None:
 
 def note_infinite(report: ExactReport) -> None:
     """Say at how many tokens a KL is infinite, and why."""
+    headings = {measure.name: measure.heading for measure in report.measures}
     sizes = {"teacher": report.teacher_vocab_size, "student": report.student_vocab_size}
     for first, second in (("teacher", "student"), ("student", "teacher")):
         name = f"kl_{first}_{second}"
@@ -337,6 +334,6 @@ def note_infinite(report: ExactReport) -> None:
                 "KL, GJS and TV stay finite there."
             )
         note(
-            f"{_TITLES[name]} is infinite at {n_infinite:,} of {counted(report.total.n_tokens, 'token')}, "
+            f"{headings[name]} is infinite at {n_infinite:,} of {counted(report.total.n_tokens, 'token')}, "
             f"and has no mean where such tokens are: {reason}"
         )

@@ -80,7 +80,7 @@ def show(
         conversation = find_scored(opened, conversation_id, branch)
     else:
         compared = ComparedDatasets(dataset, against, alpha=alpha)
-        opened, students = compared.teacher, [compared.student]
+        opened, students = compared.comparison.teacher, [compared.comparison.student]
         conversation = compared.find(conversation_id, branch)
     texts = TokenTexts(opened).of(conversation.token_ids.tolist())
     if form is Format.JSON:
@@ -111,11 +111,11 @@ def _token_rows(conversation: ScoredConversation, texts: list[TokenText]) -> Ite
 
     sides = [("", conversation.teacher)]
     columns: dict[str, list[float]] = {}
-    if conversation.student is not None and conversation.divergences is not None:
+    if conversation.student is not None and conversation.gjs is not None:
         sides.append(("student_", conversation.student))
         columns["delta"] = delta(conversation.teacher.logprobs, conversation.student.logprobs).tolist()
-        columns["gjs_lower"] = conversation.divergences.gjs.lower.tolist()
-        columns["gjs_upper"] = conversation.divergences.gjs.upper.tolist()
+        columns["gjs_lower"] = conversation.gjs.lower.tolist()
+        columns["gjs_upper"] = conversation.gjs.upper.tolist()
     scores = {f"{prefix}{name}": column for prefix, side in sides for name, column in _columns_of(side)}
     columns = scores | columns
     for i, text in enumerate(texts):

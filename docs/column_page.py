@@ -12,8 +12,9 @@ import pyarrow as pa
 from page_text import NOTICE, UndocumentedError, attributes, table
 
 from tokscore.analytics.comparison.confidence import NamedConfidence
-from tokscore.analytics.comparison.diff_rows import DiffRow, Estimate, Interval, Mixture
+from tokscore.analytics.comparison.diff_rows import DiffRow, Estimate, Interval
 from tokscore.analytics.comparison.tables import token_schema
+from tokscore.analytics.divergence.measures import intervals, points
 from tokscore.analytics.exact import exact_schema
 from tokscore.analytics.groups.grouping import parse_group_by
 from tokscore.analytics.groups.stats import Percentiles, StatsRow
@@ -210,26 +211,27 @@ def _groups() -> Iterator[Row]:
     for row in _described(DiffRow):
         hint = hints[row.name]
         kinds = (hint, *typing.get_args(hint))
-        if Interval in kinds:
-            yield from _numbers(Interval, f"{row.name}.", row.description)
-        elif Mixture in kinds:
-            yield from _mixtures()
+        if row.name == "points":
+            yield from (
+                Row(point.name, "float", point.unit, True, f"{point.meaning}.")
+                for point in points([_ANY_ALPHA])
+            )
+        elif row.name == "intervals":
+            for each in intervals([_ANY_ALPHA]):
+                for number in _numbers(Interval, f"{_named(each.name)}.", f"{each.meaning}."):
+                    yield number._replace(unit=each.unit if number.dtype == "float" else "")
+            yield Row("unresolved_A", "float", "probability", True, _UNRESOLVED)
         elif Estimate in kinds:
             yield from _numbers(Estimate, "estimate.")
         elif NamedConfidence in kinds:
             yield from _numbers(NamedConfidence, "confidence.MEASURE.")
         elif row.dtype == "object":
             yield from _nested_numbers(hint, row)
-        elif row.name != "group":
+        elif row.name not in ("group", "alphas"):
             yield row
 
 
-def _mixtures() -> Iterator[Row]:
-    for row in _described(Mixture):
-        if row.dtype == "object":
-            yield from _numbers(Interval, f"{row.name}_A.", row.description)
-        elif row.name != "alpha":
-            yield row._replace(name=f"{row.name}_A")
+_UNRESOLVED = "Mass of the mixture on ids that are not known on both sides."
 
 
 def _nested_numbers(cls: type, outer: Row) -> Iterator[Row]:

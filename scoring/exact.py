@@ -31,23 +31,23 @@ class ExactTokens(NamedTuple):
     """Two distributions per token compared over the whole vocabulary; all float64 of shape [rows], in nats.
 
     Attributes:
-        teacher_logprobs: Of the realised tokens.
-        student_logprobs: Likewise.
+        teacher_logprob: Of the realised tokens.
+        student_logprob: Likewise.
         kl_teacher_student: KL(teacher || student); inf where the student rules out what the teacher allows.
         kl_student_teacher: KL(student || teacher).
         total_variation: Sum of |p - q| / 2.
-        teacher_entropy: Of the teacher's distribution.
-        student_entropy: Of the student's.
+        entropy_teacher: Of the teacher's distribution.
+        entropy_student: Of the student's.
         gjs: One row for each alpha, shape [alphas, rows].
     """
 
-    teacher_logprobs: FloatArray
-    student_logprobs: FloatArray
+    teacher_logprob: FloatArray
+    student_logprob: FloatArray
     kl_teacher_student: FloatArray
     kl_student_teacher: FloatArray
     total_variation: FloatArray
-    teacher_entropy: FloatArray
-    student_entropy: FloatArray
+    entropy_teacher: FloatArray
+    entropy_student: FloatArray
     gjs: FloatArray
 
 
@@ -114,7 +114,7 @@ class ModelPair:
             for (teacher, student), ids in zip(chunks, targets, strict=True)
         ]
         values = ExactTokens(*(np.concatenate(column, axis=-1) for column in zip(*parts, strict=True)))
-        if not all(np.isfinite(column).all() for column in (values.teacher_entropy, values.student_entropy)):
+        if not all(np.isfinite(column).all() for column in (values.entropy_teacher, values.entropy_student)):
             raise EngineError(
                 f"sequence {sequence.key}: one of the models gave NaN. "
                 "Look at the weights, or try another dtype."

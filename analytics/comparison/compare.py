@@ -1,10 +1,10 @@
-"""Two score datasets compared token by token."""
+"""Two score datasets compared: the measures of every token that both models scored."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +17,15 @@ from numpy.typing import NDArray
 
 from tokscore.analytics.comparison.content_alignment import AlignedRows, ContentAligner, vocabulary_bytes
 from tokscore.analytics.comparison.pairing import PairBatch, Pairing
-from tokscore.analytics.divergence.intervals import Limits, check_alpha
+from tokscore.analytics.divergence.intervals import checked_alphas, measure_tokens
+from tokscore.analytics.divergence.measures import TokenMeasures, gaps
 from tokscore.analytics.divergence.topk import (
-    FAULT_UNDEFINED,
     PADDING,
     ULPS,
     UNITS,
+    Fault,
     FloatArray,
     TopK,
-    fault_reason,
-    fault_side,
 )
 from tokscore.dataset.choices import Align, OnError
 from tokscore.dataset.errors import InputError
@@ -50,19 +49,18 @@ class ComparedBatch:
     Attributes:
         places: The conversations.
         starts: First row of each, and the number of all rows; int64.
-        attribution: The asked-for columns and `token_id` of all rows, compared or not.
+        attribution: All rows of the teacher, compared or not, with the columns that were asked for.
+        student_table: All rows of the student.
         rows: Indices of the compared tokens, int64.
         student_rows: Of the same tokens among the student's, int64.
         student_starts: First row of each conversation there, and the number of all rows; int64.
         alignment: Where only the content is compared: which rows are the same on both sides.
-        teacher_logprobs: Of the realised tokens, float64.
-        student_logprobs: Likewise.
         teacher_ranks: float64; NaN where there is none.
         student_ranks: Likewise.
         teacher_top: The most likely id, -1 where the list is empty; int32.
         student_top: Likewise.
         is_beyond_vocabulary: The realised or a listed id is none of the smaller vocabulary's.
-        limits: The intervals.
+        measures: Of the compared tokens.
         teacher: Score columns of the teacher.
         student: Of the student.
     """
@@ -70,18 +68,17 @@ class ComparedBatch:
     places: list[Place]
     starts: NDArray[np.int64]
     attribution: pa.Table
+    student_table: pa.Table
     rows: NDArray[np.int64]
     student_rows: NDArray[np.int64]
     student_starts: NDArray[np.int64]
     alignment: AlignedRows | None
-    teacher_logprobs: FloatArray
-    student_logprobs: FloatArray
     teacher_ranks: FloatArray
     student_ranks: FloatArray
     teacher_top: NDArray[np.int32]
     student_top: NDArray[np.int32]
     is_beyond_vocabulary: NDArray[np.bool_]
-    limits: Limits
+    measures: TokenMeasures
     teacher: _Scores
     student: _Scores
 
@@ -156,6 +153,7 @@ class Comparison:
 
     Attributes:
         teacher: The teacher's dataset.
+        student: The student's dataset.
         pairing: What is in both datasets, what in one only, and what was skipped.
         is_self: The manifests prove the same plan and the same model.
     """
@@ -167,6 +165,7 @@ class Comparison:
         *,
         alphas: Sequence[float] = (0.5,),
         columns: Sequence[str] = ("role",),
+        student_columns: Sequence[str] = (),
         on_error: OnError = OnError.FAIL,
         align: Align = Align.TOKENS,
     ) -> None:
@@ -176,38 +175,36 @@ class Comparison:
             teacher: A score dataset.
             student: A score dataset of the same conversations.
             alphas: Weights of the teacher in the mixtures.
-            columns: Token columns to carry along.
-            on_error: What one bad conversation does.
+            columns: Token columns of the teacher to carry along.
+            student_columns: Token columns of the student.
+            on_error: Whether a bad conversation ends the run or is left out.
             align: Whether all tokens are compared, and must be equal, or only the content that is.
 
         Raises:
             UsageError: An alpha is not between 0 and 1.
             InputError: No whole score datasets, or they cannot be compared.
         """
-        for alpha in alphas:
-            check_alpha(alpha)
-        self._alphas = [float(alpha) for alpha in alphas]
-        self._columns = list(dict.fromkeys(["token_id", *columns]))
+        self._alphas = checked_alphas(alphas)
         self.teacher = Dataset(teacher, kind=DatasetKind.SCORES)
-        self._student = Dataset(student, kind=DatasetKind.SCORES)
+        self.student = Dataset(student, kind=DatasetKind.SCORES)
         self.pairing = Pairing(
             self.teacher,
-            self._student,
+            self.student,
             teacher_columns=[*SCORE_COLUMNS, *columns],
-            student_columns=SCORE_COLUMNS,
+            student_columns=[*SCORE_COLUMNS, *student_columns],
             on_error=on_error,
             align=align,
         )
         self._aligner = ContentAligner(vocabulary_bytes(self.teacher)) if align is Align.CONTENT else None
-        self._vocab_sizes = (scored_vocab_size(self.teacher), scored_vocab_size(self._student))
-        self.is_self = _is_same_run(self.teacher, self._student)
+        self._vocab_sizes = (scored_vocab_size(self.teacher), scored_vocab_size(self.student))
+        self.is_self = _is_same_run(self.teacher, self.student)
 
     def __iter__(self) -> Iterator[ComparedBatch]:
         """Every shared conversation."""
         return self.map(lambda batch: batch)
 
     def map(self, function: Callable[[ComparedBatch], T]) -> Iterator[T]:
-        """What a function makes of every batch, in the teacher's order, on all cores.
+        """A function applied to every batch: its results, in the teacher's order, on all cores.
 
         Raises:
             InputError: A conversation is bad and errors are not skipped, or no conversation is shared.
@@ -235,51 +232,43 @@ class Comparison:
     ) -> tuple[T, list[tuple[Place, str]]]:
         bad: list[tuple[Place, str]] = []
         while True:
-            compared, faulty = self._compare(batch)
+            compared, faulty = self.compare(batch)
             if not faulty:
                 return function(compared), bad
             bad += [(batch.places[conversation], reason) for conversation, reason in faulty.items()]
             batch = batch.without(list(faulty))
 
-    def _compare(self, batch: PairBatch) -> tuple[ComparedBatch, dict[int, str]]:
-        """The batch, and what is wrong with conversations by their index."""
-        from tokscore.analytics.divergence.kernel import COLUMNS_PER_ALPHA, FIRST_ALPHA, limits_of_tokens
-
+    def compare(self, batch: PairBatch) -> tuple[ComparedBatch, dict[int, str]]:
+        """The batch compared, and what is wrong with conversations by their index."""
         rows, student_rows, alignment = self._rows(batch)
         token_ids = np.ascontiguousarray(batch.teacher["token_id"].to_numpy()[rows])
         teacher = _scores(batch.teacher, rows, batch, batch.starts, self.teacher)
-        student = _scores(batch.student, student_rows, batch, batch.student_starts, self._student)
-        columns = np.zeros((len(rows), FIRST_ALPHA + COLUMNS_PER_ALPHA * len(self._alphas)))
-        faults = np.zeros((len(rows), 4))
-        limits_of_tokens(
+        student = _scores(batch.student, student_rows, batch, batch.student_starts, self.student)
+        measures, faults = measure_tokens(
             teacher.lists(self._vocab_sizes[0]),
             student.lists(self._vocab_sizes[1]),
             token_ids,
-            np.array(self._alphas),
-            columns,
-            faults,
+            self._alphas,
+            (teacher.logprobs, student.logprobs),
+            n_threads=1,
         )
-        undefined = np.flatnonzero(np.isneginf(teacher.logprobs) & np.isneginf(student.logprobs))
-        for index in undefined:
-            faults[index] = FAULT_UNDEFINED, 1, token_ids[index], -np.inf
         if self.is_self:
-            _clear_upper(columns, _equal_rows(teacher, student))
+            _clear_upper(measures, _equal_rows(teacher, student))
         compared = ComparedBatch(
             batch.places,
             batch.starts,
-            batch.teacher.select(self._columns),
+            batch.teacher,
+            batch.student,
             rows,
             student_rows,
             batch.student_starts,
             alignment,
-            teacher.logprobs,
-            student.logprobs,
             teacher.ranks,
             student.ranks,
             teacher.top(),
             student.top(),
             self._beyond_vocabulary(token_ids, teacher, student),
-            Limits(columns, self._alphas),
+            measures,
             teacher,
             student,
         )
@@ -295,21 +284,19 @@ class Comparison:
         both = is_scored[0][found.teacher] & is_scored[1][found.student]
         return found.teacher[both], found.student[both], found
 
-    def _faulty(self, compared: ComparedBatch, faults: FloatArray) -> dict[int, str]:
+    def _faulty(self, compared: ComparedBatch, faults: Mapping[int, Fault]) -> dict[int, str]:
         found: dict[int, str] = {}
-        faulty = np.flatnonzero(faults[:, 0])
-        if not len(faulty):
+        if not faults:
             return found
         positions = {"teacher": compared.positions, "student": compared.student_positions}
         conversations = compared.conversations
-        for index in faulty:
+        for index, fault in sorted(faults.items()):
             conversation = int(conversations[index])
             if conversation not in found:
-                side = fault_side(faults[index])
-                root = (self.teacher if side == "teacher" else self._student).root
+                root = (self.teacher if fault.side == "teacher" else self.student).root
                 name = conversation_name(*compared.places[conversation].key)
-                position = positions[side][index]
-                found[conversation] = f"{root}: {name}, position {position}: {fault_reason(faults[index])}"
+                position = positions[fault.side][index]
+                found[conversation] = f"{root}: {name}, position {position}: {fault.reason}"
         return found
 
     def _beyond_vocabulary(
@@ -357,12 +344,11 @@ def _equal_rows(teacher: _Scores, student: _Scores) -> NDArray[np.bool_]:
     return equal
 
 
-def _clear_upper(columns: FloatArray, is_zero: NDArray[np.bool_]) -> None:
+def _clear_upper(measures: TokenMeasures, is_zero: NDArray[np.bool_]) -> None:
     """Set the upper limits of divergences to 0; entropies keep theirs."""
-    from tokscore.analytics.divergence.kernel import FIRST_ALPHA
-
-    upper = [1, 3, 5, *range(FIRST_ALPHA + 1, columns.shape[1], 2)]
-    columns[np.ix_(is_zero, upper)] = 0.0
+    for measure in gaps(measures.alphas):
+        if measure.is_interval:
+            measures.columns[measure.columns[1]][is_zero] = 0.0
 
 
 def _scores(

@@ -178,7 +178,7 @@ def _runs(rows: IndexArray) -> list[IndexArray]:
 
 
 def _shift(mine: _Text, theirs: _Text) -> int | None:
-    """What turns an offset in one text into that in the other; None where that is not certain.
+    """The difference between an offset in one text and that in the other; None where it is not certain.
 
     One text lies in the other, or does without its first or last token, which may hold characters of the
     template. Where as much of it lies in several places, it is not certain.

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from tokscore.analytics.comparison.compare import ComparedBatch
 from tokscore.analytics.comparison.off_policy import finite
+from tokscore.analytics.divergence.measures import alpha_name
 from tokscore.dataset.reading import Dataset
 
 N_CONTEXTS = 10
 N_BEFORE, N_AFTER = 24, 8
 
 
-class Found(NamedTuple):
+class DivergentToken(NamedTuple):
     """One token with the ids around it, in the order of reports: the largest divergence first.
 
     Attributes:
@@ -79,11 +80,11 @@ class Context(NamedTuple):
     student_top: str | None
 
 
-def find_contexts(batch: ComparedBatch, n: int = N_CONTEXTS) -> list[Found]:
+def find_contexts(batch: ComparedBatch, n: int = N_CONTEXTS) -> list[DivergentToken]:
     """The `n` tokens of a batch with the largest GJS above 0, by its lower limit; equal contexts once."""
-    lower = batch.limits.gjs(batch.limits.alphas[0]).lower
+    lower = batch.measures[f"{alpha_name('gjs', batch.measures.alphas[0])}.lower"]
     n_positive = int(np.count_nonzero(lower > 0))
-    found: list[Found] = []
+    found: list[DivergentToken] = []
     n_seen = 0
     while len(found) < n and n_seen < n_positive:
         n_looked_at = min(max(8 * n, 8 * n_seen), n_positive)
@@ -95,9 +96,9 @@ def find_contexts(batch: ComparedBatch, n: int = N_CONTEXTS) -> list[Found]:
     return found
 
 
-def smallest(found: Iterable[Found], n: int = N_CONTEXTS) -> list[Found]:
+def smallest(found: Iterable[DivergentToken], n: int = N_CONTEXTS) -> list[DivergentToken]:
     """The first `n` in the order of reports, of each context the first."""
-    firsts: dict[tuple[tuple[int, ...], int], Found] = {}
+    firsts: dict[tuple[tuple[int, ...], int], DivergentToken] = {}
     for each in found:
         context = (each.ids, each.at)
         if context not in firsts or each < firsts[context]:
@@ -105,29 +106,30 @@ def smallest(found: Iterable[Found], n: int = N_CONTEXTS) -> list[Found]:
     return heapq.nsmallest(n, firsts.values())
 
 
-def _found(batch: ComparedBatch, rows: NDArray[np.int64]) -> Iterator[Found]:
-    bounds = batch.limits.gjs(batch.limits.alphas[0])
+def _found(batch: ComparedBatch, rows: NDArray[np.int64]) -> Iterator[DivergentToken]:
+    measures = batch.measures
+    bounds = measures.of("gjs", measures.alphas[0])
     ids = batch.attribution["token_id"].to_numpy()
     conversations, positions = batch.conversations, batch.positions
     for index in rows.tolist():
         row, conversation = int(batch.rows[index]), int(conversations[index])
         start = max(row - N_BEFORE, int(batch.starts[conversation]))
         stop = min(row + 1 + N_AFTER, int(batch.starts[conversation + 1]))
-        yield Found(
+        yield DivergentToken(
             -float(bounds.lower[index]),
             *batch.places[conversation].key,
             int(positions[index]),
             float(bounds.upper[index]),
             tuple(ids[start:stop].tolist()),
             row - start,
-            float(batch.teacher_logprobs[index]),
-            float(batch.student_logprobs[index]),
+            float(measures["teacher_logprob"][index]),
+            float(measures["student_logprob"][index]),
             int(batch.teacher_top[index]),
             int(batch.student_top[index]),
         )
 
 
-def read_contexts(found: Iterable[Found], dataset: Dataset) -> tuple[Context, ...]:
+def read_contexts(found: Iterable[DivergentToken], dataset: Dataset) -> tuple[Context, ...]:
     """The contexts as text, by the vocabulary of a dataset; ids show as `<id>` where it has none."""
     listed = list(found)
     tokens = _token_bytes(dataset, listed)
@@ -154,7 +156,7 @@ def read_contexts(found: Iterable[Found], dataset: Dataset) -> tuple[Context, ..
     )
 
 
-def _token_bytes(dataset: Dataset, found: Sequence[Found]) -> dict[int, bytes]:
+def _token_bytes(dataset: Dataset, found: Sequence[DivergentToken]) -> dict[int, bytes]:
     if not found or not dataset.has_vocabulary:
         return {}
     wanted = {token_id for each in found for token_id in (*each.ids, each.teacher_top, each.student_top)}

@@ -15,25 +15,30 @@ from tokscore.analytics.comparison.compare import ComparedBatch, Comparison
 from tokscore.analytics.comparison.confidence import (
     ESTIMATE_COLUMNS,
     MAX_CONFIDENT_GROUPS,
-    POINTS,
     NamedConfidence,
     confidence_of,
     kept_names,
+    tested,
 )
 from tokscore.analytics.comparison.content_alignment import AlignedRows, Alignment
-from tokscore.analytics.comparison.contexts import Context, Found, find_contexts, read_contexts, smallest
+from tokscore.analytics.comparison.contexts import (
+    Context,
+    DivergentToken,
+    find_contexts,
+    read_contexts,
+    smallest,
+)
 from tokscore.analytics.comparison.diff_rows import DiffRow, row_of
-from tokscore.analytics.comparison.measures import column_names, token_values
 from tokscore.analytics.comparison.noise import NoiseFloor, read_noise_floor
 from tokscore.analytics.comparison.pairing import Skipped
 from tokscore.analytics.comparison.reduction import Group, Reduced, Reduction, reduce_batch
+from tokscore.analytics.comparison.sums import summed_columns
 from tokscore.analytics.comparison.tables import TokenTable, token_table, write_groups
 from tokscore.analytics.divergence.intervals import checked_alphas
 from tokscore.analytics.divergence.sampled_kl import sampled_kl
 from tokscore.analytics.divergence.topk import FloatArray, TopK
 from tokscore.analytics.groups.grouping import (
     Grouping,
-    GroupKey,
     group_order,
     message_counts_by,
     parse_group_by,
@@ -49,7 +54,7 @@ from tokscore.dataset.manifest import read_manifest
 
 @dataclass(frozen=True, slots=True)
 class DiffReport:
-    """What `diff_report` found.
+    """The comparison of two score datasets.
 
     Attributes:
         by: What the groups share.
@@ -118,10 +123,10 @@ class DiffReport:
 
 
 class _Part(NamedTuple):
-    """What a batch adds to the report."""
+    """Contribution of one batch to the report."""
 
     reduced: Reduced
-    contexts: list[Found]
+    contexts: list[DivergentToken]
     tokens: pa.Table | None
     alignment: AlignedRows | None
 
@@ -147,8 +152,8 @@ def diff_report(
         teacher: The score dataset of one model.
         student: That of the other.
         alpha: Weight of the teacher in the mixtures, between 0 and 1; or several.
-        by: What makes the groups, as `groups.parse_group_by` takes it.
-        on_error: What one bad conversation does.
+        by: The columns that make the groups, as `groups.parse_group_by` takes it.
+        on_error: Whether a bad conversation ends the run or is left out.
         sampled_by: The model that sampled, at temperature 1, the tokens whose `is_sampled` is true: adds
             unbiased estimates of a KL from these alone.
         noise_floor: JSON of `tokscore selfcheck`.
@@ -183,25 +188,16 @@ def diff_report(
     )
     if sampler is not None:
         _check_temperatures(Path(teacher), Path(student))
-    names = column_names(alphas) + ([*ESTIMATE_COLUMNS] if sampler else [])
-    kept = kept_names(alphas, with_estimates=sampler is not None)
-    reduction = Reduction(len(names), [names.index(name) for name in kept], grouping)
-    contexts: list[Found] = []
+    reduction = Reduction(kept_names(alphas, with_estimates=sampler is not None), grouping)
+    contexts: list[DivergentToken] = []
     alignment = Alignment(0, 0, 0) if align is Align.CONTENT else None
 
     def reduce(batch: ComparedBatch) -> _Part:
-        values = token_values(batch)
+        values = summed_columns(batch)
         if sampler is not None:
-            values = np.vstack([values, _estimates(batch, sampler)])
+            values |= zip(ESTIMATE_COLUMNS, _estimates(batch, sampler), strict=True)
         reduced = reduce_batch(
-            values,
-            values[0],
-            batch.rows,
-            batch.places,
-            batch.starts,
-            batch.attribution,
-            grouping,
-            batch.alignment,
+            values, batch.rows, batch.places, batch.starts, batch.attribution, grouping, batch.alignment
         )
         table = None if out is None else token_table(batch, grouping)
         return _Part(reduced, find_contexts(batch), table, batch.alignment)
@@ -225,13 +221,9 @@ def diff_report(
         groups = {key: reduction.group(key) for key in keys}
         whole = reduction.total()
 
-        def row(key: GroupKey, group: Group) -> DiffRow:
-            sums = dict(zip(names, group.sums, strict=True))
-            return row_of(key, group, sums, alphas, sampler)
-
-        rows = [row(key, groups[key]) for key in keys]
+        rows = [row_of(key, groups[key], alphas, sampler) for key in keys]
         rows, total = _with_confidence(
-            rows, row(None, whole), [groups[key] for key in keys], whole, alphas, sampler
+            rows, row_of(None, whole, alphas, sampler), [groups[key] for key in keys], whole, alphas, sampler
         )
         report = DiffReport(
             by=grouping,
@@ -271,7 +263,7 @@ def _with_confidence(
     # Not as many as the groups need: the total does not depend on them.
     of_all = confidence_of(whole.clusters, alphas, with_estimates=with_estimates)
     adjusted: dict[tuple[int, str], float] = {}
-    for name in POINTS:
+    for name in tested():
         p_values = [dict(cells)[name].p_value if cells else None for cells in found]
         values = benjamini_hochberg([np.nan if p is None else p for p in p_values])
         adjusted |= {(index, name): float(p) for index, p in enumerate(values) if not np.isnan(p)}
@@ -282,7 +274,7 @@ def _with_confidence(
                 name,
                 each.lower,
                 each.upper,
-                each.p_value if name in POINTS else None,
+                each.p_value if name in tested() else None,
                 adjusted.get((index, name)),
                 each.n_conversations,
                 each.is_rough,
@@ -312,7 +304,11 @@ def _estimates(batch: ComparedBatch, sampler: Sampler) -> FloatArray:
     token_ids = batch.attribution["token_id"].to_numpy()[batch.rows][is_sampled]
     teacher, student = (
         TopK(side.ids[is_sampled], side.logprobs[is_sampled], realised[is_sampled])
-        for side, realised in zip(batch.topk(), (batch.teacher_logprobs, batch.student_logprobs), strict=True)
+        for side, realised in zip(
+            batch.topk(),
+            (batch.measures["teacher_logprob"], batch.measures["student_logprob"]),
+            strict=True,
+        )
     )
     found = sampled_kl(teacher, student, token_ids, sampled_by=sampler)
     columns = np.zeros((4, len(batch.rows)))

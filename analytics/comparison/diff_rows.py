@@ -1,15 +1,15 @@
-"""What `diff` says about one group of tokens."""
+"""The numbers of `diff` for one group of tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tokscore.analytics.comparison.confidence import ESTIMATES, N_ESTIMATED, NamedConfidence
-from tokscore.analytics.comparison.measures import INTERVALS
 from tokscore.analytics.comparison.off_policy import OffPolicy, finite, off_policy
 from tokscore.analytics.comparison.reduction import Group
+from tokscore.analytics.divergence.measures import Measure, alpha_name, intervals, points
 from tokscore.analytics.groups.grouping import GroupKey
 from tokscore.dataset.choices import Sampler
 
@@ -40,22 +40,6 @@ class Interval(NamedTuple):
     def to_dict(self) -> dict[str, object]:
         """For JSON: an unlimited `upper` is null beside `"unbounded": true`."""
         return {**self._asdict(), "unbounded": self.is_unbounded}
-
-
-class Mixture(NamedTuple):
-    """Measures with a mixture M = alpha T + (1 - alpha) S of both models.
-
-    Attributes:
-        alpha: Weight of the teacher.
-        gjs: alpha KL(T || M) + (1 - alpha) KL(S || M).
-        skew_kl: KL(T || M).
-        unresolved: Mass of M on ids that are not known on both sides.
-    """
-
-    alpha: float
-    gjs: Interval
-    skew_kl: Interval
-    unresolved: float | None
 
 
 class Ranks(NamedTuple):
@@ -100,18 +84,9 @@ class DiffRow:
         n_unscored: Tokens that one of them did not.
         n_unaligned: Where only the content is compared, the teacher's content tokens without a partner.
         n_beyond_vocabulary: Compared tokens whose realised or listed ids are not all in both vocabularies.
-        teacher_logprob: Of the realised token.
-        student_logprob: Of the realised token.
-        log_ratio: Teacher's less student's logprob.
-        delta_p: Teacher's less student's probability.
-        kl_teacher_student: KL(teacher || student).
-        kl_student_teacher: KL(student || teacher).
-        total_variation: sum |p - q| / 2.
-        entropy_teacher: Of the teacher's distribution.
-        entropy_student: Of the student's.
-        mixtures: GJS and skew KL for every alpha.
-        unresolved_teacher: Teacher mass on ids that are not known on both sides.
-        unresolved_student: Student mass on them.
+        alphas: Weights of the teacher in the mixtures.
+        points: Means of measures whose value is known, by name; None where one is infinite.
+        intervals: Means of measures that are known between two limits, by name, such as `gjs_0.5`.
         top1_agreement: Share of tokens where both find the same id most likely; None without lists.
         teacher_rank: Of the realised token.
         student_rank: Of the realised token.
@@ -126,18 +101,9 @@ class DiffRow:
     n_unscored: int
     n_unaligned: int
     n_beyond_vocabulary: int
-    teacher_logprob: float | None
-    student_logprob: float | None
-    log_ratio: float | None
-    delta_p: float | None
-    kl_teacher_student: Interval
-    kl_student_teacher: Interval
-    total_variation: Interval
-    entropy_teacher: Interval
-    entropy_student: Interval
-    mixtures: tuple[Mixture, ...]
-    unresolved_teacher: float | None
-    unresolved_student: float | None
+    alphas: tuple[float, ...]
+    points: Mapping[str, float | None]
+    intervals: Mapping[str, Interval]
     top1_agreement: float | None
     teacher_rank: Ranks
     student_rank: Ranks
@@ -145,30 +111,39 @@ class DiffRow:
     estimate: Estimate | None
     confidence: tuple[NamedConfidence, ...]
 
+    def __getattr__(self, name: str) -> Any:  # Any: a float, None or an Interval
+        """The mean of a measure, such as `row.log_ratio` and `row.kl_teacher_student`."""
+        if name in DiffRow.__slots__:  # not set yet
+            raise AttributeError(name)
+        for means in (self.points, self.intervals):
+            if name in means:
+                return means[name]
+        names = ", ".join([*self.points, *self.intervals])
+        raise AttributeError(f"a row has no {name}; expected one of {names}.")
+
     @property
     def gjs(self) -> Interval:
         """With the first alpha."""
-        return self.mixtures[0].gjs
+        return self.intervals[alpha_name("gjs", self.alphas[0])]
 
     @property
     def unresolved(self) -> float | None:
         """Mixture mass on ids that are not known on both sides, with the first alpha."""
-        return self.mixtures[0].unresolved
+        return self.unresolved_at(self.alphas[0])
 
-    def intervals(self) -> dict[str, Interval]:
-        """All intervals by name, such as `gjs_0.5`."""
-        named: dict[str, Interval] = {name: getattr(self, name) for name in INTERVALS}
-        for mixture in self.mixtures:
-            named[f"gjs_{mixture.alpha:g}"] = mixture.gjs
-            named[f"skew_kl_{mixture.alpha:g}"] = mixture.skew_kl
-        return named
+    def unresolved_at(self, alpha: float) -> float | None:
+        """Mass of the mixture with this weight of the teacher on ids that are not known on both sides."""
+        mine, theirs = self.points["unresolved_teacher"], self.points["unresolved_student"]
+        return None if mine is None or theirs is None else alpha * mine + (1 - alpha) * theirs
 
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
         row: dict[str, object] = {"group": list(self.group) if isinstance(self.group, tuple) else self.group}
-        row |= {name: getattr(self, name) for name in _SCALARS}
-        row |= {name: interval.to_dict() for name, interval in self.intervals().items()}
-        row |= {f"unresolved_{mixture.alpha:g}": mixture.unresolved for mixture in self.mixtures}
+        row |= {name: getattr(self, name) for name in _COUNTS}
+        row |= self.points
+        row["top1_agreement"] = self.top1_agreement
+        row |= {name: interval.to_dict() for name, interval in self.intervals.items()}
+        row |= {alpha_name("unresolved", alpha): self.unresolved_at(alpha) for alpha in self.alphas}
         row["teacher_rank"], row["student_rank"] = self.teacher_rank._asdict(), self.student_rank._asdict()
         row["off_policy"] = self.off_policy.to_dict()
         row["estimate"] = None if self.estimate is None else self.estimate._asdict()
@@ -182,19 +157,7 @@ class DiffRow:
         return found
 
 
-_SCALARS = (
-    "n_tokens",
-    "n_unscored",
-    "n_unaligned",
-    "n_beyond_vocabulary",
-    "teacher_logprob",
-    "student_logprob",
-    "log_ratio",
-    "delta_p",
-    "unresolved_teacher",
-    "unresolved_student",
-    "top1_agreement",
-)
+_COUNTS = ("n_tokens", "n_unscored", "n_unaligned", "n_beyond_vocabulary")
 
 
 def _flatten(prefix: str, values: Mapping[str, object], found: dict[str, float | int | None]) -> None:
@@ -205,39 +168,28 @@ def _flatten(prefix: str, values: Mapping[str, object], found: dict[str, float |
             found[prefix + key] = value
 
 
-def row_of(
-    key: GroupKey, group: Group, sums: Mapping[str, float], alphas: Sequence[float], sampler: Sampler | None
-) -> DiffRow:
+def row_of(key: GroupKey, group: Group, alphas: Sequence[float], sampler: Sampler | None = None) -> DiffRow:
     """The row of one group, without confidence limits.
 
     Args:
         key: Of the group.
-        group: What was added up.
-        sums: Its sums by name.
+        group: The sums of `summed_columns` and, with a sampler, of `ESTIMATE_COLUMNS`.
         alphas: Weights of the teacher.
         sampler: Who sampled the tokens, if that was said.
     """
-    n_tokens = group.n_tokens
+    n_tokens, sums = group.n_tokens, group.sums
 
     def mean(name: str, n: float = n_tokens) -> float | None:
         return finite(sums[name] / n) if n else None
 
-    def interval(name: str) -> Interval:
-        n_unbounded = int(sums.get(f"n_unbounded_{name}", 0))
-        return Interval(mean(f"{name}.lower"), None if n_unbounded else mean(f"{name}.upper"), n_unbounded)
+    def interval(measure: Measure) -> Interval:
+        n_unbounded = int(sums[f"n_unbounded_{measure.name}"]) if measure.may_be_unbounded else 0
+        lower, upper = (mean(column) for column in measure.columns)
+        return Interval(lower, None if n_unbounded else upper, n_unbounded)
 
     def ranks(side: str) -> Ranks:
         n_ranked = sums[f"n_{side}_ranked"]
         return Ranks(mean(f"{side}_rank", n_ranked), mean(f"n_{side}_rank1", n_ranked))
-
-    def mixture(alpha: float) -> Mixture:
-        unresolved = [mean(f"unresolved_{side}") or 0.0 for side in ("teacher", "student")]
-        return Mixture(
-            alpha,
-            interval(f"gjs_{alpha:g}"),
-            interval(f"skew_kl_{alpha:g}"),
-            alpha * unresolved[0] + (1 - alpha) * unresolved[1] if n_tokens else None,
-        )
 
     estimate = None
     if sampler is not None:
@@ -251,22 +203,13 @@ def row_of(
         n_unscored=group.n_rows - n_tokens,
         n_unaligned=group.n_unaligned,
         n_beyond_vocabulary=int(sums["n_beyond_vocabulary"]),
-        teacher_logprob=mean("teacher_logprob"),
-        student_logprob=mean("student_logprob"),
-        log_ratio=mean("log_ratio"),
-        delta_p=mean("delta_p"),
-        kl_teacher_student=interval("kl_teacher_student"),
-        kl_student_teacher=interval("kl_student_teacher"),
-        total_variation=interval("total_variation"),
-        entropy_teacher=interval("entropy_teacher"),
-        entropy_student=interval("entropy_student"),
-        mixtures=tuple(mixture(alpha) for alpha in alphas),
-        unresolved_teacher=mean("unresolved_teacher"),
-        unresolved_student=mean("unresolved_student"),
+        alphas=tuple(alphas),
+        points={measure.name: mean(measure.name) for measure in points(alphas)},
+        intervals={measure.name: interval(measure) for measure in intervals(alphas)},
         top1_agreement=mean("n_agreeing", sums["n_top1"]),
         teacher_rank=ranks("teacher"),
         student_rank=ranks("student"),
-        off_policy=off_policy(group, sums),
+        off_policy=off_policy(group),
         estimate=estimate,
         confidence=(),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
@@ -14,37 +14,28 @@ from tokscore.analytics.divergence.topk import FloatArray
 
 # The clip range of PPO, Schulman et al. (2017).
 CLIP_EPSILON = 0.2
-COLUMNS = (
-    "log_ratio",
-    "abs_log_ratio",
-    "ratio",
-    "squared_ratio",
-    "n_outside_0.9_1.1",
-    "n_outside_0.5_2",
-    "n_clipped_low",
-    "n_clipped_high",
-)
 _SHARES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 
-def ratio_columns(log_ratios: FloatArray) -> list[FloatArray]:
-    """What is added up per token, in the order of `COLUMNS`, each of shape [tokens]."""
+def ratio_columns(log_ratios: FloatArray) -> dict[str, FloatArray]:
+    """The columns that `off_policy` needs the sums of, by name, each of shape [tokens]."""
     with np.errstate(over="ignore"):
         ratios = np.exp(log_ratios)
         squares = np.exp(2.0 * log_ratios)
-    return [
-        log_ratios,
-        np.abs(log_ratios),
-        ratios,
-        squares,
-        ((ratios < 0.9) | (ratios > 1.1)).astype(np.float64),
-        ((ratios < 0.5) | (ratios > 2.0)).astype(np.float64),
-        (ratios < 1.0 - CLIP_EPSILON).astype(np.float64),
-        (ratios > 1.0 + CLIP_EPSILON).astype(np.float64),
-    ]
+    columns = {
+        "log_ratio": log_ratios,
+        "abs_log_ratio": np.abs(log_ratios),
+        "ratio": ratios,
+        "squared_ratio": squares,
+        "n_outside_0.9_1.1": (ratios < 0.9) | (ratios > 1.1),
+        "n_outside_0.5_2": (ratios < 0.5) | (ratios > 2.0),
+        "n_clipped_low": ratios < 1.0 - CLIP_EPSILON,
+        "n_clipped_high": ratios > 1.0 + CLIP_EPSILON,
+    }
+    return {name: column.astype(np.float64) for name, column in columns.items()}
 
 
-class Percentiles(NamedTuple):
+class LogRatioPercentiles(NamedTuple):
     """Values that a share of the tokens does not exceed, within 0.1 %; None without tokens.
 
     Attributes:
@@ -103,7 +94,7 @@ class OffPolicy:
         sequence_effective_sample_size: Of the sequences' weights.
     """
 
-    log_ratio: Percentiles
+    log_ratio: LogRatioPercentiles
     mean_abs_log_ratio: float | None
     mean_ratio: float | None
     effective_sample_size: float | None
@@ -126,22 +117,17 @@ class OffPolicy:
         }
 
 
-def off_policy(group: Group, sums: Mapping[str, float]) -> OffPolicy:
-    """The numbers of one group.
-
-    Args:
-        group: Whose first kept column is the log-ratio.
-        sums: Of `COLUMNS` by name.
-    """
-    n_tokens, clusters = group.n_tokens, group.clusters
+def off_policy(group: Group) -> OffPolicy:
+    """The numbers of one group whose columns include `ratio_columns`, the log-ratio kept by conversation."""
+    n_tokens, clusters, sums = group.n_tokens, group.clusters, group.sums
 
     def mean(name: str) -> float | None:
         return finite(sums[name] / n_tokens) if n_tokens else None
 
-    sequence_sums = clusters.sums[:, 0] if len(clusters.names) else np.zeros(0)
+    sequence_sums = clusters.sums["log_ratio"]
     squared = mean("squared_ratio")
     return OffPolicy(
-        log_ratio=Percentiles(*(finite(group.log_ratios.quantile(share)) for share in _SHARES)),
+        log_ratio=LogRatioPercentiles(*(finite(group.sketch.quantile(share)) for share in _SHARES)),
         mean_abs_log_ratio=mean("abs_log_ratio"),
         mean_ratio=mean("ratio"),
         effective_sample_size=effective_sample_size(sums["ratio"], sums["squared_ratio"], n_tokens),

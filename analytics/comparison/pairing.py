@@ -115,7 +115,7 @@ class Pairing:
             student: Another.
             teacher_columns: Token columns to read of it.
             student_columns: Likewise.
-            on_error: What one bad conversation does.
+            on_error: Whether a bad conversation ends the run or is left out.
             align: Whether all token ids have to be equal; if not, the columns of alignment are read too.
 
         Raises:

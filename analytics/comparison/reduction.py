@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ class Cells(NamedTuple):
     """Sums over the tokens of one conversation and one group each, shape [cells] or [cells, columns].
 
     Attributes:
-        sums: In the order of the columns.
+        sums: Of every column.
         n_tokens: Tokens.
         groups: Index of the group.
         conversations: Index of the conversation.
@@ -38,19 +38,21 @@ class Cells(NamedTuple):
 
 
 class Reduced(NamedTuple):
-    """What is kept of a batch of whole conversations.
+    """Sums over a batch of whole conversations.
 
     Attributes:
+        columns: Names of what is summed.
         conversations: Their ids and branches.
         keys: Keys of the groups in the batch.
         n_rows: Rows of each group that could have values.
         n_unaligned: Rows of each group without a partner.
         groups: Sums by conversation and group.
         totals: Sums by conversation.
-        sketches: Log-ratios of each group; empty where groups are narrow.
+        sketches: Of one column in each group; empty where groups are narrow.
         total_sketch: Of all tokens.
     """
 
+    columns: tuple[str, ...]
     conversations: list[tuple[str, int]]
     keys: list[GroupKey]
     n_rows: IndexArray
@@ -62,40 +64,45 @@ class Reduced(NamedTuple):
 
 
 def reduce_batch(
-    values: FloatArray,
-    log_ratios: FloatArray,
+    values: Mapping[str, FloatArray],
     rows: IndexArray,
     places: Sequence[Place],
     starts: IndexArray,
     attribution: pa.Table,
     by: Grouping,
     alignment: AlignedRows | None = None,
+    *,
+    sketched: str | None = "log_ratio",
 ) -> Reduced:
     """Add up the values of a batch of whole conversations.
 
     Args:
-        values: Shape [columns, tokens], not NaN.
-        log_ratios: Shape [tokens], for percentiles.
+        values: Columns by name, each of shape [tokens], not NaN.
         rows: Row of every token.
         places: The conversations.
         starts: First row of each, and the number of all rows.
         attribution: The token columns of `by` for all rows.
-        by: What makes the groups.
+        by: The columns that make the groups.
         alignment: The rows that could have values, and those without a partner; None where all could.
+        sketched: The column that percentiles are wanted of.
     """
     codes, keys = _codes(attribution, places, starts, by)
     conversations = np.searchsorted(starts, rows, side="right") - 1
     of_rows = codes[rows]
-    total = _sketch(log_ratios)
+    shown = np.zeros(0) if sketched is None else values[sketched]
+    matrix = np.vstack([*values.values()])
     return Reduced(
+        tuple(values),
         [place.key for place in places],
         keys,
         np.bincount(codes if alignment is None else codes[alignment.teacher], minlength=len(keys)),
         np.bincount(codes[[] if alignment is None else alignment.teacher_alone], minlength=len(keys)),
-        _cells(values, conversations, of_rows, len(keys)),
-        _cells(values, conversations, np.zeros_like(of_rows), 1),
-        [] if by.is_narrow else [_sketch(log_ratios[of_rows == code]) for code in range(len(keys))],
-        total,
+        _cells(matrix, conversations, of_rows, len(keys)),
+        _cells(matrix, conversations, np.zeros_like(of_rows), 1),
+        []
+        if by.is_narrow or sketched is None
+        else [_sketch(shown[of_rows == code]) for code in range(len(keys))],
+        _sketch(shown),
     )
 
 
@@ -150,17 +157,17 @@ class Reduction:
         n_conversations: Added so far.
     """
 
-    def __init__(self, n_columns: int, kept: Sequence[int], by: Grouping) -> None:
+    def __init__(self, kept: Sequence[str], by: Grouping) -> None:
         """Start with no groups.
 
         Args:
-            n_columns: Of the values.
             kept: Columns whose sums are kept for every conversation, for statistics over conversations.
-            by: What makes the groups.
+            by: The columns that make the groups.
         """
         self._by = by
         self._kept = list(kept)
-        self._totals, self._total = ExactTotals(n_columns), ExactTotals(n_columns)
+        self._columns: tuple[str, ...] = ()
+        self._totals, self._total = ExactTotals(0), ExactTotals(0)
         self._indices: dict[GroupKey, int] = {}
         self._n_rows: list[int] = []
         self._n_tokens: list[int] = []
@@ -177,7 +184,11 @@ class Reduction:
         return len(self._names)
 
     def add(self, part: Reduced) -> None:
-        """Add a batch."""
+        """Add a batch, with the same columns as the others."""
+        if not self._columns:
+            self._columns = part.columns
+            self._totals, self._total = (ExactTotals(len(part.columns)) for _ in range(2))
+        kept_columns = [part.columns.index(name) for name in self._kept]
         groups = np.array([self._index(key) for key in part.keys], np.int64)
         for group, n_rows, n_alone in zip(
             groups, part.n_rows.tolist(), part.n_unaligned.tolist(), strict=True
@@ -197,7 +208,7 @@ class Reduction:
                 continue
             kept.append(
                 sums._replace(
-                    sums=sums.sums[:, self._kept], conversations=sums.conversations + len(self._names)
+                    sums=sums.sums[:, kept_columns], conversations=sums.conversations + len(self._names)
                 )
             )
         self._names += part.conversations
@@ -219,24 +230,24 @@ class Reduction:
         return list(self._indices)
 
     def group(self, key: GroupKey) -> Group:
-        """What was added to one group."""
+        """Sums of one group."""
         index = self._indices[key]
         return Group(
             self._n_rows[index],
             self._n_tokens[index],
             self._n_unaligned[index],
-            self._totals.value(index),
+            dict(zip(self._columns, self._totals.value(index), strict=True)),
             self._sketches.get(index, QuantileSketch()),
             self._sorted(self._clusters, index),
         )
 
     def total(self) -> Group:
-        """What was added to all groups together; it does not depend on them."""
+        """Sums of all groups together; they do not depend on the grouping."""
         return Group(
             sum(self._n_rows),
             sum(self._n_tokens),
             sum(self._n_unaligned),
-            self._total.value(0),
+            dict(zip(self._columns, self._total.value(0), strict=True)),
             self._total_sketch,
             self._sorted(self._total_clusters, 0),
         )
@@ -246,12 +257,13 @@ class Reduction:
         rows = [np.flatnonzero(cells.groups == group) for cells in parts]
         picked = [(cells, row) for cells, row in zip(parts, rows, strict=True) if len(row)]
         if not picked:
-            return Clusters([], np.zeros((0, len(self._kept))), np.zeros(0, np.int64))
+            return Clusters([], dict.fromkeys(self._kept, np.zeros(0)), np.zeros(0, np.int64))
         sums = np.concatenate([cells.sums[row] for cells, row in picked])
         n_tokens = np.concatenate([cells.n_tokens[row] for cells, row in picked])
         names = [self._names[i] for cells, row in picked for i in cells.conversations[row].tolist()]
         order = sorted(range(len(names)), key=names.__getitem__)
-        return Clusters([names[i] for i in order], sums[order], n_tokens[order])
+        columns = dict(zip(self._kept, sums[order].T, strict=True))
+        return Clusters([names[i] for i in order], columns, n_tokens[order])
 
 
 class Clusters(NamedTuple):
@@ -259,12 +271,12 @@ class Clusters(NamedTuple):
 
     Attributes:
         names: Conversation id and branch.
-        sums: Of the kept columns, shape [conversations, kept].
+        sums: Of each kept column, shape [conversations].
         n_tokens: Shape [conversations].
     """
 
     names: list[tuple[str, int]]
-    sums: FloatArray
+    sums: Mapping[str, FloatArray]
     n_tokens: IndexArray
 
 
@@ -276,13 +288,13 @@ class Group(NamedTuple):
         n_tokens: Tokens with values.
         n_unaligned: Rows without a partner.
         sums: Of every column.
-        log_ratios: Their percentiles; empty where groups are narrow.
+        sketch: Percentiles of the column that was asked for; empty where groups are narrow.
         clusters: By conversation; empty where groups are narrow.
     """
 
     n_rows: int
     n_tokens: int
     n_unaligned: int
-    sums: list[float]
-    log_ratios: QuantileSketch
+    sums: Mapping[str, float]
+    sketch: QuantileSketch
     clusters: Clusters

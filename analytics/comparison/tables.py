@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokscore.analytics.comparison.compare import ComparedBatch
-from tokscore.analytics.comparison.measures import interval_names, meaning
+from tokscore.analytics.divergence.measures import Measure, intervals, points
 from tokscore.analytics.groups.grouping import Grouping
 from tokscore.dataset.errors import UsageError
 from tokscore.dataset.schema import TOKENS
@@ -28,32 +28,37 @@ def _field(
     return pa.field(name, dtype, nullable=nullable, metadata=metadata)
 
 
+def _point_field(measure: Measure) -> pa.Field:
+    return _field(measure.name, pa.float64(), f"{measure.meaning}.", measure.unit)
+
+
+def _interval_fields(measure: Measure) -> tuple[pa.Field, pa.Field]:
+    lower, upper = f"{measure.meaning}: lower limit.", "Upper limit; null where there is none."
+    return (
+        _field(f"{measure.name}_lower", pa.float64(), lower, measure.unit),
+        _field(f"{measure.name}_upper", pa.float64(), upper, measure.unit, nullable=True),
+    )
+
+
 def token_schema(by: Grouping, alphas: Sequence[float], *, is_aligned: bool = False) -> pa.Schema:
     """The columns of `token_table`: whose token it is, the columns of `by`, and every measure.
 
     Where only the content is compared (`is_aligned`), `position` is the teacher's.
     """
     names = dict.fromkeys(["conversation_id", "branch", "position", "token_id", *by.token_columns])
-    float64, int32 = pa.float64(), pa.int32()
+    int32 = pa.int32()
+    # Ranks and choices stand between what is known of the token and what is known of the lists.
+    shown, others = ([row for row in points(alphas) if (row.table is None) is last] for last in (False, True))
     fields = [
         *(TOKENS.field(name) for name in names),
-        _field("teacher_logprob", float64, "Teacher's logprob of the token.", "nats"),
-        _field("student_logprob", float64, "Student's.", "nats"),
-        _field("log_ratio", float64, "Teacher's less student's logprob.", "nats"),
-        _field("delta_p", float64, "Teacher's less student's probability.", "probability"),
+        *(_point_field(measure) for measure in shown),
         _field("teacher_rank", int32, "Teacher's rank of the token; null where it has none.", nullable=True),
         _field("student_rank", int32, "Student's.", nullable=True),
         _field("teacher_top_id", int32, "The teacher's most likely id; -1 without a list."),
         _field("student_top_id", int32, "The student's."),
-        _field("unresolved_teacher", float64, "Teacher mass on ids not known on both sides.", "probability"),
-        _field("unresolved_student", float64, "Student mass on them.", "probability"),
+        *(_point_field(measure) for measure in others),
+        *(field for measure in intervals(alphas) for field in _interval_fields(measure)),
     ]
-    for name in interval_names(alphas):
-        what, unit = meaning(name)
-        fields.append(_field(f"{name}_lower", float64, f"{what}: lower limit.", unit))
-        fields.append(
-            _field(f"{name}_upper", float64, "Upper limit; null where there is none.", unit, nullable=True)
-        )
     if is_aligned:
         fields.append(
             _field("student_position", int32, "Where the student's token is; with --align content.")
@@ -78,23 +83,18 @@ def token_table(batch: ComparedBatch, by: Grouping) -> pa.Table:
             is_coded = pa.types.is_dictionary(column.type)
             columns[name] = column.cast(column.type.value_type) if is_coded else column
     columns |= {
-        "teacher_logprob": batch.teacher_logprobs,
-        "student_logprob": batch.student_logprobs,
-        "log_ratio": batch.teacher_logprobs - batch.student_logprobs,
-        "delta_p": np.exp(batch.teacher_logprobs) - np.exp(batch.student_logprobs),
         "teacher_rank": pa.array(batch.teacher_ranks, from_pandas=True).cast(pa.int32()),
         "student_rank": pa.array(batch.student_ranks, from_pandas=True).cast(pa.int32()),
         "teacher_top_id": batch.teacher_top,
         "student_top_id": batch.student_top,
-        "unresolved_teacher": batch.limits.unresolved_teacher,
-        "unresolved_student": batch.limits.unresolved_student,
     }
-    limits = np.delete(batch.limits.columns, (10, 11), axis=1)
-    for index, name in enumerate(interval_names(batch.limits.alphas)):
-        upper = limits[:, 2 * index + 1]
-        columns[f"{name}_lower"] = np.ascontiguousarray(limits[:, 2 * index])
-        columns[f"{name}_upper"] = pa.array(upper, mask=np.isinf(upper))
-    schema = token_schema(by, batch.limits.alphas, is_aligned=batch.alignment is not None)
+    measures = batch.measures
+    columns |= {measure.name: measures[measure.name] for measure in points(measures.alphas)}
+    for measure in intervals(measures.alphas):
+        lower, upper = (np.ascontiguousarray(measures[column]) for column in measure.columns)
+        columns[f"{measure.name}_lower"] = lower
+        columns[f"{measure.name}_upper"] = pa.array(upper, mask=np.isinf(upper))
+    schema = token_schema(by, measures.alphas, is_aligned=batch.alignment is not None)
     return pa.table(columns, schema=schema)
 
 

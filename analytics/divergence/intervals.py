@@ -8,16 +8,29 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tokscore.analytics.divergence.measures import (
+    Bounds,
+    TokenMeasures,
+    compute,
+    measures,
+    range_reason,
+    ranges_of,
+)
 from tokscore.analytics.divergence.topk import (
+    FAULT_RANGE,
+    FAULT_UNDEFINED,
+    SIDES,
+    Fault,
     FloatArray,
     IntArray,
+    Lists,
     LogprobArray,
     TokenError,
     TopK,
     checked_ids,
-    fault_reason,
-    fault_side,
+    fault_of,
     lists_of,
 )
 from tokscore.dataset.errors import InputError, UsageError
@@ -26,93 +39,12 @@ from tokscore.dataset.errors import InputError, UsageError
 BLOCK_TOKENS = 16_384
 
 
-class Bounds(NamedTuple):
-    """Per-token limits of a divergence in nats, each float64 of shape [tokens].
-
-    Attributes:
-        lower: At most the value over the whole vocabulary, at least 0.
-        upper: At least that value; inf where the lists do not limit it.
-        unresolved: Probability of the ids whose value is not known on both sides, under the
-            distribution that the divergence takes its mean over: the teacher for
-            `kl_teacher_student` and the skew KL, the student for `kl_student_teacher`, the mixture
-            alpha * teacher + (1 - alpha) * student for the GJS, the larger of both for the total
-            variation; for an entropy that of the ids which are not in both lists.
-    """
-
-    lower: FloatArray
-    upper: FloatArray
-    unresolved: FloatArray
-
-
 class Divergences(NamedTuple):
     """The divergences most asked for, of the same tokens."""
 
     kl_teacher_student: Bounds
     kl_student_teacher: Bounds
     gjs: Bounds
-
-
-class Limits:
-    """All intervals of some tokens.
-
-    Attributes:
-        alphas: Weights of the teacher that the mixtures were taken with.
-        columns: Float64 of shape [tokens, columns], as `bounds` names them.
-    """
-
-    def __init__(self, columns: FloatArray, alphas: Sequence[float]) -> None:
-        self.columns = columns
-        self.alphas = tuple(alphas)
-
-    @property
-    def kl_teacher_student(self) -> Bounds:
-        """KL(teacher || student)."""
-        return self._bounds(0, self.unresolved_teacher)
-
-    @property
-    def kl_student_teacher(self) -> Bounds:
-        """KL(student || teacher)."""
-        return self._bounds(2, self.unresolved_student)
-
-    @property
-    def total_variation(self) -> Bounds:
-        """Sum |p - q| / 2."""
-        return self._bounds(4, np.maximum(self.unresolved_teacher, self.unresolved_student))
-
-    @property
-    def entropy_teacher(self) -> Bounds:
-        """-sum p log p; without a vocabulary size there is no upper limit."""
-        return self._bounds(6, self.unresolved_teacher)
-
-    @property
-    def entropy_student(self) -> Bounds:
-        """-sum q log q."""
-        return self._bounds(8, self.unresolved_student)
-
-    @property
-    def unresolved_teacher(self) -> FloatArray:
-        """Teacher mass of ids that are not known on both sides."""
-        return self.columns[:, 10]
-
-    @property
-    def unresolved_student(self) -> FloatArray:
-        """Student mass of them."""
-        return self.columns[:, 11]
-
-    def gjs(self, alpha: float) -> Bounds:
-        """Alpha KL(T || M) + (1 - alpha) KL(S || M), M = alpha T + (1 - alpha) S."""
-        unresolved = alpha * self.unresolved_teacher + (1 - alpha) * self.unresolved_student
-        return self._bounds(self._column(alpha), unresolved)
-
-    def skew_kl(self, alpha: float) -> Bounds:
-        """KL(T || M) with the same M."""
-        return self._bounds(self._column(alpha) + 2, self.unresolved_teacher)
-
-    def _column(self, alpha: float) -> int:
-        return 12 + 4 * self.alphas.index(alpha)
-
-    def _bounds(self, column: int, unresolved: FloatArray) -> Bounds:
-        return Bounds(self.columns[:, column], self.columns[:, column + 1], unresolved)
 
 
 def check_alpha(alpha: float) -> None:
@@ -146,7 +78,7 @@ def checked_alphas(alphas: Sequence[float]) -> list[float]:
 
 def topk_limits(
     teacher: TopK, student: TopK, *, alphas: Sequence[float] = (0.5,), token_ids: IntArray | None = None
-) -> Limits:
+) -> TokenMeasures:
     """Per-token intervals of all divergences and entropies, from the top-k lists of two models.
 
     Nothing is floored, renormalised or assumed about ids outside the lists, but that none is more
@@ -163,44 +95,95 @@ def topk_limits(
 
     Raises:
         UsageError: An alpha is not between 0 and 1.
-        TokenError: Logprobs that are none; `token` says where.
+        TokenError: A logprob is NaN or above 0, or lists contradict themselves; `token` says where.
         InputError: Shapes or dtypes do not fit.
 
     Source:
         Lin (1991), Divergence Measures Based on the Shannon Entropy, for the GJS; Lee (1999), Measures
         of Distributional Similarity, for the skew KL; see `docs/divergence.md` for the limits.
     """
-    from tokscore.analytics.divergence.kernel import COLUMNS_PER_ALPHA, FIRST_ALPHA, limits_of_tokens
-
-    for alpha in alphas:
-        check_alpha(alpha)
+    alphas = checked_alphas(alphas) if alphas else []
     realised = None if token_ids is None else checked_ids(token_ids, "realised")
     mine, theirs = lists_of(teacher, "teacher", realised), lists_of(student, "student", realised)
-    n_tokens = len(mine.starts)
-    if n_tokens != len(theirs.starts):
-        raise InputError(f"teacher has {n_tokens} tokens, student {len(theirs.starts)}; expected as many.")
+    if len(mine.starts) != len(theirs.starts):
+        raise InputError(
+            f"teacher has {len(mine.starts)} tokens, student {len(theirs.starts)}; expected as many."
+        )
     if realised is None:
         realised = np.empty(0, np.int32)
-    weights = np.array(alphas, np.float64)
-    columns = np.zeros((n_tokens, FIRST_ALPHA + COLUMNS_PER_ALPHA * len(weights)))
-    faults = np.zeros((n_tokens, 4))
+    found, faults = measure_tokens(mine, theirs, realised, alphas)
+    if faults:
+        token = min(faults)
+        raise TokenError(faults[token].side, token, faults[token].reason)
+    return found
+
+
+def measure_tokens(
+    teacher: Lists,
+    student: Lists,
+    token_ids: NDArray[np.int32],
+    alphas: Sequence[float],
+    realised: tuple[FloatArray, FloatArray] | None = None,
+    n_threads: int | None = None,
+) -> tuple[TokenMeasures, dict[int, Fault]]:
+    """All measures of some tokens, and what is wrong with tokens by their row.
+
+    Args:
+        teacher: Its lists.
+        student: Its lists.
+        token_ids: The tokens that are there; of any length where `realised` is not given in the lists.
+        alphas: Weights of the teacher, each above 0 and below 1.
+        realised: Logprobs of these tokens by both models, for the measures of them.
+        n_threads: All cores if None.
+    """
+    from tokscore.analytics.divergence.kernel import limits_of_tokens, result_columns
+
+    names, n_tokens = result_columns(alphas), len(teacher.starts)
+    columns, faults = np.zeros((n_tokens, len(names))), np.zeros((n_tokens, 4))
+    weights, ranges = np.array(alphas, np.float64), ranges_of(names, alphas)
 
     def run(start: int) -> None:
         rows = slice(start, start + BLOCK_TOKENS)
         limits_of_tokens(
-            mine.rows(rows), theirs.rows(rows), realised[rows], weights, columns[rows], faults[rows]
+            teacher.rows(rows),
+            student.rows(rows),
+            token_ids[rows],
+            weights,
+            ranges,
+            columns[rows],
+            faults[rows],
         )
 
     blocks = range(0, max(n_tokens, 1), BLOCK_TOKENS)
-    if len(blocks) == 1:
-        run(0)
+    if len(blocks) == 1 or n_threads == 1:
+        for start in blocks:
+            run(start)
     else:
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        with ThreadPoolExecutor(n_threads or os.cpu_count()) as pool:
             list(pool.map(run, blocks))
-    if faults[:, 0].any():
-        token = int(np.argmax(faults[:, 0] > 0))
-        raise TokenError(fault_side(faults[token]), token, fault_reason(faults[token]))
-    return Limits(columns, [float(alpha) for alpha in alphas])
+    found = TokenMeasures(
+        tuple(float(alpha) for alpha in alphas),
+        dict(zip(names, columns.T, strict=True)),
+        teacher,
+        student,
+        token_ids,
+    )
+    if realised is not None:
+        found.columns["teacher_logprob"], found.columns["student_logprob"] = realised
+        undefined = np.isneginf(realised[0]) & np.isneginf(realised[1])
+        for token in np.flatnonzero(undefined).tolist():
+            faults[token] = FAULT_UNDEFINED, 1, token_ids[token], -np.inf
+    reasons = {}
+    for token in np.flatnonzero(faults[:, 0]).tolist():
+        reasons[token] = fault_of(faults[token])
+        if faults[token, 0] == FAULT_RANGE:
+            column = names[int(faults[token, 2])]
+            measure = next(row for row in measures(alphas) if column in row.columns)
+            lower, upper = (found[measure.columns[end]][token] for end in (0, -1))
+            reasons[token] = Fault(SIDES[0], range_reason(measure, lower, upper))
+    for token, reason in compute(found).items():
+        reasons.setdefault(token, Fault(SIDES[0], reason))
+    return found, reasons
 
 
 def topk_divergences(
@@ -208,7 +191,9 @@ def topk_divergences(
 ) -> Divergences:
     """Per-token intervals of both KLs and the GJS; arguments and errors as of `topk_limits`."""
     limits = topk_limits(teacher, student, alphas=(alpha,), token_ids=token_ids)
-    return Divergences(limits.kl_teacher_student, limits.kl_student_teacher, limits.gjs(alpha))
+    return Divergences(
+        limits.of("kl_teacher_student"), limits.of("kl_student_teacher"), limits.of("gjs", alpha)
+    )
 
 
 def _limits(
@@ -218,7 +203,7 @@ def _limits(
     student_logprobs: LogprobArray,
     alphas: Sequence[float],
     vocab_size: int | None,
-) -> Limits:
+) -> TokenMeasures:
     def topk(ids: Any, logprobs: Any) -> TopK:  # Any: arrays, lists and frames' columns alike
         return TopK(np.asarray(ids), np.asarray(logprobs), vocab_size=vocab_size)
 
@@ -245,10 +230,11 @@ def topk_gjs(
 
     Raises:
         UsageError: alpha is not between 0 and 1.
-        TokenError: Logprobs that are none.
+        TokenError: A logprob is NaN or above 0, or a list contradicts itself.
         InputError: Shapes or dtypes do not fit.
     """
-    return _limits(teacher_ids, teacher_logprobs, student_ids, student_logprobs, (alpha,), None).gjs(alpha)
+    limits = _limits(teacher_ids, teacher_logprobs, student_ids, student_logprobs, (alpha,), None)
+    return limits.of("gjs", alpha)
 
 
 def topk_skew_kl(
@@ -263,7 +249,7 @@ def topk_skew_kl(
     Arguments and errors as of `topk_gjs`; for KL(S || alpha S + (1 - alpha) T), swap the models.
     """
     limits = _limits(teacher_ids, teacher_logprobs, student_ids, student_logprobs, (alpha,), None)
-    return limits.skew_kl(alpha)
+    return limits.of("skew_kl", alpha)
 
 
 def topk_kl_teacher_student(
@@ -285,11 +271,11 @@ def topk_kl_teacher_student(
             holds all of them.
 
     Raises:
-        TokenError: Logprobs that are none.
+        TokenError: A logprob is NaN or above 0, or a list contradicts itself.
         InputError: Shapes or dtypes do not fit.
     """
     lists = teacher_ids, teacher_logprobs, student_ids, student_logprobs
-    return _limits(*lists, (), vocab_size).kl_teacher_student
+    return _limits(*lists, (), vocab_size).of("kl_teacher_student")
 
 
 def topk_kl_student_teacher(
@@ -302,12 +288,12 @@ def topk_kl_student_teacher(
 ) -> Bounds:
     """Per-token interval of KL(student || teacher); arguments and errors as of `topk_kl_teacher_student`."""
     lists = teacher_ids, teacher_logprobs, student_ids, student_logprobs
-    return _limits(*lists, (), vocab_size).kl_student_teacher
+    return _limits(*lists, (), vocab_size).of("kl_student_teacher")
 
 
 def topk_total_variation(teacher: TopK, student: TopK, *, token_ids: IntArray | None = None) -> Bounds:
     """Per-token interval of sum |p - q| / 2; arguments and errors as of `topk_limits`."""
-    return topk_limits(teacher, student, alphas=(), token_ids=token_ids).total_variation
+    return topk_limits(teacher, student, alphas=(), token_ids=token_ids).of("total_variation")
 
 
 def topk_entropy(ids: IntArray, logprobs: LogprobArray, *, vocab_size: int | None = None) -> Bounds:
@@ -319,7 +305,7 @@ def topk_entropy(ids: IntArray, logprobs: LogprobArray, *, vocab_size: int | Non
         vocab_size: Number of its ids; without it `upper` is inf.
 
     Raises:
-        TokenError: Logprobs that are none.
+        TokenError: A logprob is NaN or above 0, or a list contradicts itself.
         InputError: Shapes or dtypes do not fit.
     """
-    return _limits(ids, logprobs, ids, logprobs, (), vocab_size).entropy_teacher
+    return _limits(ids, logprobs, ids, logprobs, (), vocab_size).of("entropy_teacher")

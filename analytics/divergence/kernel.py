@@ -13,6 +13,7 @@ Source: Boyd and Vandenberghe (2004), Convex Optimization, ch. 5; Csiszar (1967)
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from tokscore.analytics.divergence.compiled import compiled
 from tokscore.analytics.divergence.topk import (
     FAULT_LOGPROB,
+    FAULT_RANGE,
     FAULT_SUM,
     FAULT_TWICE,
     MAX_EXCESS,
@@ -35,6 +37,7 @@ LOG_ZERO = -1e300
 # Beyond this log-ratio, the less likely side of a mixture is below the rounding of the other.
 _LARGE_LOG_RATIO = 36.0
 _MAX_DOUBT = 1e100
+_ORDER_TOLERANCE = 1e-9
 _SOLVER_STEPS = 40
 _EPSILON = 2.0**-52
 
@@ -46,16 +49,35 @@ T_LOG, T_MASS, T_DOUBT, T_OTHER, T_RATIO = range(6, 11)
 S_LOG, S_MASS, S_DOUBT, S_OTHER, S_RATIO = range(11, 16)
 N_WORK_ROWS = 16
 
-# Columns of the result: lower and upper limits, then the masses not known on both sides.
+# Names of the result: what has a lower and an upper limit, masses, and what has limits for every alpha.
+LIMITED = (
+    "kl_teacher_student",
+    "kl_student_teacher",
+    "total_variation",
+    "entropy_teacher",
+    "entropy_student",
+)
+MASSES = ("unresolved_teacher", "unresolved_student")
+LIMITED_BY_ALPHA = ("gjs", "skew_kl")
+# Their columns, as compiled code needs them.
 KL_TEACHER_STUDENT, KL_STUDENT_TEACHER, TOTAL_VARIATION, ENTROPY_TEACHER, ENTROPY_STUDENT = range(0, 10, 2)
 UNRESOLVED_TEACHER, UNRESOLVED_STUDENT = 10, 11
 FIRST_ALPHA = 12
-# For every alpha: limits of the GJS, limits of the skew KL.
 COLUMNS_PER_ALPHA = 4
 
 
+def result_columns(alphas: Sequence[float]) -> list[str]:
+    """Names of the columns that `limits_of_tokens` fills."""
+    limited = [f"{name}_{alpha:g}" for alpha in alphas for name in LIMITED_BY_ALPHA]
+    return [*_ends(LIMITED), *MASSES, *_ends(limited)]
+
+
+def _ends(names: Sequence[str]) -> list[str]:
+    return [f"{name}.{end}" for name in names for end in ("lower", "upper")]
+
+
 class Side(NamedTuple):
-    """What is known about one model's probabilities at one token.
+    """The known probabilities of one model at one token.
 
     Attributes:
         n_alone: Ids in this side's list only.
@@ -341,16 +363,19 @@ def _entropy(
         head -= work[alone, i] * work[log_alone, i]
         doubt += work[alone, i] * work[doubt_alone, i] * (1.0 + abs(work[log_alone, i]))
     doubt += rounding * (2.0 + abs(head))
-    cap = math.exp(side.log_cap)
+    cap, left = math.exp(side.log_cap), side.least_residual
+    if side.vocab_size >= 0:
+        # No more than all other ids can hold, where the list sums to too little.
+        left = min(left, max(side.vocab_size - side.n_known, 0) * cap)
     lower = head - doubt
     if cap > 1e-290:
-        n_full = math.floor(side.least_residual / cap)
-        rest = max(side.least_residual - n_full * cap, 0.0)
+        n_full = math.floor(left / cap)
+        rest = max(left - n_full * cap, 0.0)
         lower += n_full * cap * max(-side.log_cap, 0.0)
         if 0.0 < rest < 1.0:
             lower -= rest * math.log(rest)
     else:
-        lower -= side.least_residual * side.log_cap
+        lower -= left * side.log_cap
     upper = np.inf
     if side.vocab_size >= 0:
         n_others = side.vocab_size - side.n_known
@@ -454,11 +479,22 @@ def _note(fault: FloatArray, kind: float, side: int, token_id: int, value: float
 
 
 @compiled
+def _check_ranges(values: FloatArray, ranges: FloatArray, fault: FloatArray) -> None:
+    """Note a value that cannot be, a NaN, or limits in the wrong order."""
+    for i in range(len(values)):
+        value, is_limit = values[i], not UNRESOLVED_TEACHER <= i <= UNRESOLVED_STUDENT
+        is_ordered = not is_limit or i % 2 == 0 or values[i - 1] <= value + _ORDER_TOLERANCE
+        if not (ranges[0, i] <= value <= ranges[1, i] and is_ordered):
+            _note(fault, FAULT_RANGE, 0, i, value)
+
+
+@compiled
 def limits_of_tokens(
     teacher: Lists,
     student: Lists,
     token_ids: NDArray[np.int32],
     alphas: FloatArray,
+    ranges: FloatArray,
     out: FloatArray,
     faults: FloatArray,
 ) -> None:
@@ -469,7 +505,8 @@ def limits_of_tokens(
         student: Its lists.
         token_ids: The tokens that are there; of any length where `realised` is not given.
         alphas: Weights of the teacher, each above 0 and below 1.
-        out: Takes the columns named above, shape [tokens, columns].
+        ranges: Least and largest value of each column, shape [2, columns].
+        out: Takes the columns of `result_columns`, shape [tokens, columns].
         faults: Takes what is wrong with a token, shape [tokens, 4]: 0 for nothing, or one of the `FAULT_`
             constants; the side, 0 for the teacher; an id; and a value.
     """
@@ -560,3 +597,4 @@ def limits_of_tokens(
             _note(faults[token], FAULT_SUM, 1, -1, q_sum)
         else:
             _token_limits(work, n_both, of_teacher, of_student, has_zero, alphas, out[token])
+            _check_ranges(out[token], ranges, faults[token])

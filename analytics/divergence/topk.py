@@ -1,4 +1,4 @@
-"""What two models say about the same tokens: their most likely ids, and faults in them."""
+"""Top-k lists of two models for the same tokens, and what can be wrong with them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TokenError(InputError):
 
 
 class TopK(NamedTuple):
-    """What one model says about each token.
+    """Scores of one model for each token.
 
     Attributes:
         ids: The most likely ids, shape [tokens, k], each at most once a row; -1 where a list is shorter.
@@ -126,13 +126,24 @@ def _unit(logprobs: LogprobArray, side: str) -> float:
     return UNITS[logprobs.dtype]
 
 
-def fault_side(fault: FloatArray) -> str:
-    """Whose lists a fault is in."""
-    return SIDES[int(fault[1])]
+class Fault(NamedTuple):
+    """A token whose logprobs cannot be used.
+
+    Attributes:
+        side: Whose lists it is in.
+        reason: What was found and what was expected.
+    """
+
+    side: str
+    reason: str
 
 
-def fault_reason(fault: FloatArray) -> str:
-    """What a row of faults from `bounds.limits_of_tokens` found, and what was expected."""
+def fault_of(row: FloatArray) -> Fault:
+    """The fault in a row of numbers from `kernel.limits_of_tokens`."""
+    return Fault(SIDES[int(row[1])], _reason(row))
+
+
+def _reason(fault: FloatArray) -> str:
     kind, _, token_id, value = fault.tolist()
     if kind == FAULT_LOGPROB:
         return f"the logprob of id {token_id:.0f} is {value:g}; expected at most 0, or -inf."
@@ -149,7 +160,7 @@ def fault_reason(fault: FloatArray) -> str:
     return f"id {token_id:.0f} is listed twice; expected every id at most once."
 
 
-FAULT_LOGPROB, FAULT_TWICE, FAULT_SUM, FAULT_UNDEFINED = 1.0, 2.0, 3.0, 4.0
+FAULT_LOGPROB, FAULT_TWICE, FAULT_SUM, FAULT_UNDEFINED, FAULT_RANGE = 1.0, 2.0, 3.0, 4.0, 5.0
 
 
 class Lists(NamedTuple):

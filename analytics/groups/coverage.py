@@ -1,4 +1,4 @@
-"""What of a dataset is there and scored, and why the rest is not."""
+"""How much of a dataset is there and scored, and why the rest is not."""
 
 from __future__ import annotations
 

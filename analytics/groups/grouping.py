@@ -1,4 +1,4 @@
-"""What the tokens of a report can be grouped by: one column or several, joined by commas."""
+"""Groupings of the tokens of a report: by one column or several, joined by commas."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def group_order(key: GroupKey) -> list[tuple[bool, float, str]]:
 
 
 def metadata_value(metadata: str | None, name: str) -> GroupValue:
-    """What the metadata of a conversation holds at `metadata.X`.
+    """The value of `metadata.X` in the metadata of a conversation.
 
     Args:
         metadata: JSON text of the conversations table, or None.

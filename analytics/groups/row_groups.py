@@ -60,7 +60,7 @@ class Encoded(NamedTuple):
 def map_row_groups(
     dataset: Dataset, by: Grouping, columns: Sequence[str], function: Callable[[GroupedRows], T]
 ) -> Iterator[T]:
-    """What `function` makes of the rows, some row groups at a time and in order.
+    """A function applied to the rows, some row groups at a time: its results, in order.
 
     Args:
         dataset: Of tokens or scores.

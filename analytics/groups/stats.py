@@ -105,7 +105,7 @@ def _finite(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class StatsReport:
-    """What `stats_report` found.
+    """The statistics of a dataset.
 
     Attributes:
         kind: Token or score dataset.
@@ -153,11 +153,11 @@ def stats_report(dataset: PathName, *, by: str | Sequence[str] = "role") -> Stat
 
     Args:
         dataset: Directory of either kind.
-        by: What makes the groups, as `parse_group_by` takes it: `"role,metadata.source"`.
+        by: The columns that make the groups, as `parse_group_by` takes it: `"role,metadata.source"`.
 
     Raises:
         UsageError: `by` is not allowed.
-        InputError: No whole dataset, tables that do not belong together, or scores that are none in it.
+        InputError: No whole dataset, tables that do not belong together, or a score that is NaN or above 0.
     """
     grouping = parse_group_by(by)
     opened = Dataset(Path(dataset))

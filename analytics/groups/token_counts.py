@@ -40,7 +40,7 @@ _SCORE_COLUMNS = ("logprob", "rank", "entropy")
 
 
 class TokenCounts:
-    """What is known of one group.
+    """Counts of one group.
 
     Attributes:
         numbers: Whole numbers by name.
@@ -139,7 +139,7 @@ def new_counts(kind: DatasetKind) -> TokenCounts:
 
 
 class _Counted(NamedTuple):
-    """What some rows hold.
+    """Counts over some rows.
 
     Attributes:
         groups: Counts of each group.

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from tokscore.analytics.report.keeping import Keeping
 from tokscore.analytics.report.metrics import COMPARING, level_limits, metric_values, salience
 from tokscore.analytics.report.packing import Packed, pack, script_json
 from tokscore.analytics.report.scored import ScoredConversation
 from tokscore.analytics.report.token_texts import TokenTexts
-from tokscore.analytics.report.totals import TokenSample, Totals
+from tokscore.analytics.report.totals import BatchTotals, TokenSample, Totals
 from tokscore.dataset.choices import Metric
+
+T = TypeVar("T")
 
 _PREVIEW_TOKENS = 24
 _PREVIEW_CHARACTERS = 80
@@ -21,7 +23,7 @@ _PREVIEW_CHARACTERS = 80
 _ELEMENT_BYTES = 64
 
 
-class Kept(NamedTuple):
+class KeptConversation(NamedTuple):
     """A conversation that the page holds.
 
     Attributes:
@@ -33,8 +35,49 @@ class Kept(NamedTuple):
     packed: Packed
 
 
-class Collected(NamedTuple):
-    """What one pass found.
+class BoundedHeap(Generic[T]):
+    """Keeps the items of highest priority that fit into a number of bytes together.
+
+    Memory holds what is kept and one more.
+
+    Attributes:
+        n_offered: Items offered.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._used = 0
+        self._heap: list[tuple[float, int, int, T]] = []
+        self._worst_dropped = float("-inf")
+        self.n_offered = 0
+
+    def offer(self, priority: float, make: Callable[[], tuple[T, int]]) -> None:
+        """Offer one item.
+
+        Args:
+            priority: Higher is kept first; among equals, the earlier.
+            make: Makes the item and its size in bytes; not called where it cannot be kept anyway.
+        """
+        self.n_offered += 1
+        if priority <= self._worst_dropped:
+            return
+        item, size_bytes = make()
+        if size_bytes > self._max_bytes:
+            return
+        heapq.heappush(self._heap, (priority, -self.n_offered, size_bytes, item))
+        self._used += size_bytes
+        while self._used > self._max_bytes:
+            dropped, _, freed, _ = heapq.heappop(self._heap)
+            self._used -= freed
+            self._worst_dropped = dropped
+
+    def kept(self) -> list[T]:
+        """The kept items, highest priority first."""
+        return [entry[3] for entry in sorted(self._heap, reverse=True)]
+
+
+class PageContents(NamedTuple):
+    """Results of one pass.
 
     Attributes:
         metrics: Those that can be shown.
@@ -46,7 +89,7 @@ class Collected(NamedTuple):
     metrics: tuple[Metric, ...]
     totals: Totals
     limits: dict[str, list[float | None]]
-    kept: list[Kept]
+    kept: list[KeptConversation]
 
 
 class Vocabulary(NamedTuple):
@@ -62,16 +105,16 @@ class Vocabulary(NamedTuple):
 
 
 def collect(
-    conversations: Iterable[ScoredConversation],
+    batches: Iterable[tuple[BatchTotals, Sequence[ScoredConversation]]],
     texts: TokenTexts,
     *,
     has_student: bool,
     max_bytes: int,
-) -> Collected:
+) -> PageContents:
     """Read everything once; memory grows with `max_bytes`, not with the number of tokens.
 
     Args:
-        conversations: Compared, if there is a student.
+        batches: Conversations with their sums; compared, if there is a student.
         texts: The teacher's vocabulary.
         has_student: Whether there is one.
         max_bytes: For the conversations that are kept. By mean GJS (lower limit), or by mean logprob, lowest
@@ -79,31 +122,33 @@ def collect(
     """
     metrics = tuple(metric for metric in Metric if has_student or metric not in COMPARING)
     ranking = Metric.GJS if has_student else Metric.LOGPROB
-    totals, keeping = Totals(), Keeping[Kept](max_bytes)
+    totals, heap = Totals(["log_ratio"] if has_student else []), BoundedHeap[KeptConversation](max_bytes)
     samples = {metric: TokenSample() for metric in metrics}
-    for conversation in conversations:
-        totals.add(conversation)
-        means: dict[str, float | None] = {}
-        priority = -np.inf
-        for metric in metrics:
-            values = metric_values(conversation, metric)
-            samples[metric].add(salience(metric, values))
-            known = values[~np.isnan(values)]
-            mean = float(known.mean()) if len(known) else np.nan
-            means[metric.value] = float(f"{mean:.6g}") if np.isfinite(mean) else None
-            if metric is ranking and len(known):
-                priority = float(salience(metric, known).mean())
-        keeping.offer(priority, lambda c=conversation, m=means: _keep(c, m, texts))  # type: ignore[misc]
+    for sums, conversations in batches:
+        totals.add(sums)
+        for conversation in conversations:
+            means: dict[str, float | None] = {}
+            priority = -np.inf
+            for metric in metrics:
+                values = metric_values(conversation, metric)
+                samples[metric].add(salience(metric, values))
+                known = values[~np.isnan(values)]
+                with np.errstate(invalid="ignore"):  # of log-ratios that are infinite both ways
+                    mean = float(known.mean()) if len(known) else np.nan
+                means[metric.value] = float(f"{mean:.6g}") if np.isfinite(mean) else None
+                if metric is ranking and len(known):
+                    priority = float(salience(metric, known).mean())
+            heap.offer(priority, lambda c=conversation, m=means: _keep(c, m, texts))  # type: ignore[misc]
     limits = {metric.value: level_limits(samples[metric].values()).tolist() for metric in metrics}
-    return Collected(
+    return PageContents(
         metrics,
         totals,
         {name: [x if np.isfinite(x) else None for x in values] for name, values in limits.items()},
-        keeping.kept(),
+        heap.kept(),
     )
 
 
-def vocabulary_of(kept: Sequence[Kept], texts: TokenTexts) -> Vocabulary:
+def vocabulary_of(kept: Sequence[KeptConversation], texts: TokenTexts) -> Vocabulary:
     """The texts of all ids that occur in conversations."""
     ids: list[int] = []
     if kept:
@@ -117,7 +162,7 @@ def vocabulary_of(kept: Sequence[Kept], texts: TokenTexts) -> Vocabulary:
 
 def _keep(
     conversation: ScoredConversation, means: dict[str, float | None], texts: TokenTexts
-) -> tuple[Kept, int]:
+) -> tuple[KeptConversation, int]:
     packed = pack(conversation)
     row: dict[str, object] = {
         "id": conversation.conversation_id,
@@ -128,7 +173,7 @@ def _keep(
         "means": means,
     }
     size_bytes = len(packed.json.encode()) + len(script_json(row).encode()) + _ELEMENT_BYTES
-    return Kept(row, packed), size_bytes
+    return KeptConversation(row, packed), size_bytes
 
 
 def _preview(conversation: ScoredConversation, texts: TokenTexts) -> str:

@@ -1,26 +1,23 @@
-"""What the tokens of a report are grouped by, beyond the columns of the token table."""
+"""The columns that the tokens of a page are grouped by: ranges of numbers beside role and source."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokscore.analytics.divergence.topk import FloatArray
-from tokscore.analytics.report.scored import ScoredConversation
-from tokscore.dataset.tokens import run_starts
+from tokscore.analytics.groups.grouping import GroupKey
 
 _ENTROPIES = (0.0, 0.01, 0.1, 0.5, 1.0, 2.0, 4.0)
 _POSITIONS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _MESSAGES = (*range(10), 10, 20, 50, 100)
-_NO_MESSAGE = "(no message)"
-_UNKNOWN = "(unknown)"
 
 
-class Grouping(StrEnum):
-    """What tokens of one row share."""
+class PageGrouping(StrEnum):
+    """Property that the tokens of one row share."""
 
     ROLE = "role"
     SOURCE = "source"
@@ -29,57 +26,47 @@ class Grouping(StrEnum):
     ENTROPY = "entropy (nats)"
 
 
-class Groups(NamedTuple):
-    """Tokens of one conversation by group.
+# Where the ranges begin; the last is open.
+_EDGES: dict[PageGrouping, tuple[float, ...]] = {
+    PageGrouping.POSITION: _POSITIONS,
+    PageGrouping.MESSAGE: _MESSAGES,
+    PageGrouping.ENTROPY: _ENTROPIES,
+}
+# Token columns that `group_column` needs.
+GROUPED_COLUMNS = ("role", "source", "position_in_message", "message_index", "entropy")
 
-    Attributes:
-        codes: int64, shape [tokens], index into `labels`.
-        labels: Label of each group with what sorts it: numbers first, those of no message last.
+
+def group_column(table: pa.Table, by: PageGrouping) -> pa.ChunkedArray:
+    """The group of every token: a name, or the number of a range; null for no message, or an unknown value.
+
+    Args:
+        table: Token rows with `GROUPED_COLUMNS`.
+        by: The columns that make the groups.
     """
-
-    codes: NDArray[np.int64]
-    labels: list[tuple[float, str]]
-
-
-def groups_of(conversation: ScoredConversation, by: Grouping) -> Groups:
-    """The group of every token."""
-    message = conversation.message_indices.astype(np.int64)
-    is_none = message < 0
-    if by is Grouping.SOURCE:
-        return Groups(conversation.source_codes, [(0.0, name) for name in conversation.sources])
-    if by is Grouping.ROLE:
-        roles = sorted({m.role for m in conversation.messages})
-        of_message = np.array([roles.index(m.role) for m in conversation.messages] + [len(roles)])
-        return Groups(of_message[message], [*((0.0, role) for role in roles), (np.inf, _NO_MESSAGE)])
-    if by is Grouping.POSITION:
-        return _buckets(
-            conversation.positions_in_message.astype(np.float64), _POSITIONS, is_none, _NO_MESSAGE
-        )
-    if by is Grouping.MESSAGE:
-        return _buckets(message.astype(np.float64), _MESSAGES, is_none, _NO_MESSAGE)
-    entropies = conversation.teacher.entropies
-    return _buckets(entropies, _ENTROPIES, np.isnan(entropies), _UNKNOWN)
+    if by in (PageGrouping.ROLE, PageGrouping.SOURCE):
+        return table[by.value]
+    if by is PageGrouping.ENTROPY:
+        values: FloatArray = table["entropy"].cast(pa.float64()).to_numpy()
+        is_unknown: NDArray[np.bool_] = np.isnan(values)
+    else:
+        message = table["message_index"].to_numpy()
+        values = table["position_in_message"].to_numpy() if by is PageGrouping.POSITION else message
+        is_unknown = message < 0
+    ranges = np.searchsorted(_EDGES[by], values, side="right") - 1
+    return pa.chunked_array([pa.array(np.maximum(ranges, 0), mask=is_unknown)])
 
 
-def _buckets(values: FloatArray, edges: tuple[float, ...], is_other: NDArray[np.bool_], other: str) -> Groups:
-    codes = np.where(is_other, len(edges), np.searchsorted(edges, values, side="right") - 1)
-    whole = isinstance(edges[-1], int)
-    labels = [
-        (float(low), _label(low, high, whole)) for low, high in zip(edges, (*edges[1:], None), strict=True)
-    ]
-    return Groups(np.maximum(codes, 0), [*labels, (np.inf, other)])
-
-
-def _label(low: float, high: float | None, whole: bool) -> str:
-    if high is None:
+def page_label(key: GroupKey, by: PageGrouping) -> str:
+    """A group as the page names it."""
+    if key is None:
+        return "(unknown)" if by is PageGrouping.ENTROPY else "(no message)"
+    edges = _EDGES.get(by)
+    if edges is None or not isinstance(key, int):
+        return str(key)
+    low = edges[key]
+    if key + 1 == len(edges):
         return f"{low:g} and more"
-    if not whole:
+    high = edges[key + 1]
+    if by is PageGrouping.ENTROPY:
         return f"{low:g} to {high:g}"
     return f"{low:g}" if high - low == 1 else f"{low:g} to {high - 1:g}"
-
-
-def owner_runs(conversation: ScoredConversation) -> NDArray[np.int64]:
-    """Starts of runs of tokens with one message, source and flags."""
-    return run_starts(
-        conversation.message_indices, conversation.source_codes, conversation.is_content, conversation.sampled
-    )

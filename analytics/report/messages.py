@@ -56,14 +56,14 @@ def message_rows(conversation: ScoredConversation) -> list[MessageRow]:
 def _row(conversation: ScoredConversation, index: int) -> MessageRow:
     mine = np.flatnonzero(conversation.message_indices == index)
     message = conversation.messages[index] if index >= 0 else None
-    teacher, student, divergences = conversation.teacher, conversation.student, conversation.divergences
+    teacher, student, gjs = conversation.teacher, conversation.student, conversation.gjs
     sampled = conversation.sampled[mine]
     ranks = teacher.ranks[mine]
     student_logprob = gap = gjs_lower = gjs_upper = None
-    if student is not None and divergences is not None:
+    if student is not None and gjs is not None:
         student_logprob = _mean(student.logprobs[mine])
         gap = _mean(delta(teacher.logprobs[mine], student.logprobs[mine]))
-        gjs_lower, gjs_upper = (_mean(divergences.gjs[side][mine]) for side in (0, 1))
+        gjs_lower, gjs_upper = _mean(gjs.lower[mine]), _mean(gjs.upper[mine])
     return MessageRow(
         message_index=index,
         role=None if message is None else message.role,
@@ -85,5 +85,6 @@ def _mean(values: FloatArray) -> float | None:
     known = values[~np.isnan(values)]
     if not len(known):
         return None
-    mean = float(known.mean())
+    with np.errstate(invalid="ignore"):
+        mean = float(known.mean())
     return mean if np.isfinite(mean) else None

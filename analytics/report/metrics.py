@@ -47,16 +47,16 @@ def metric_values(conversation: ScoredConversation, metric: Metric) -> FloatArra
     Raises:
         UsageError: The metric takes two models and there is one.
     """
-    teacher, student, divergences = conversation.teacher, conversation.student, conversation.divergences
+    teacher, student, gjs = conversation.teacher, conversation.student, conversation.gjs
     if metric is Metric.LOGPROB:
         return teacher.logprobs
     if metric is Metric.RANK:
         return teacher.ranks
     if metric is Metric.ENTROPY:
         return teacher.entropies
-    if student is None or divergences is None:
+    if student is None or gjs is None:
         raise UsageError(f"{metric} compares two models; there is one.")
-    return divergences.gjs.lower if metric is Metric.GJS else delta(teacher.logprobs, student.logprobs)
+    return gjs.lower if metric is Metric.GJS else delta(teacher.logprobs, student.logprobs)
 
 
 def delta(teacher: FloatArray, student: FloatArray) -> FloatArray:

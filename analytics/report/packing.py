@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokscore.analytics.divergence.topk import PADDING, FloatArray
-from tokscore.analytics.report.grouping import owner_runs
 from tokscore.analytics.report.scored import ModelScores, ScoredConversation
+from tokscore.dataset.tokens import run_starts
 
 _DROPPED_BITS = 12
 _KEPT_MASS = 0.99
@@ -44,7 +44,10 @@ def script_json(value: object) -> str:
 
 def pack(conversation: ScoredConversation) -> Packed:
     """The conversation for the page."""
-    starts = owner_runs(conversation)
+    # Runs of tokens with one message, source and flags.
+    starts = run_starts(
+        conversation.message_indices, conversation.source_codes, conversation.is_content, conversation.sampled
+    )
     runs = [
         starts.tolist(),
         conversation.message_indices[starts].tolist(),
@@ -71,7 +74,7 @@ def pack(conversation: ScoredConversation) -> Packed:
 
 
 def _columns(conversation: ScoredConversation) -> dict[str, NDArray[np.generic]]:
-    teacher, student, divergences = conversation.teacher, conversation.student, conversation.divergences
+    teacher, student, gjs = conversation.teacher, conversation.student, conversation.gjs
     columns: dict[str, NDArray[np.generic]] = {"ids": conversation.token_ids.astype("<u4")}
     for prefix, side in (("", teacher), ("student_", student)):
         if side is not None:
@@ -79,9 +82,9 @@ def _columns(conversation: ScoredConversation) -> dict[str, NDArray[np.generic]]
             columns[f"{prefix}rank"] = np.nan_to_num(side.ranks).astype("<u4")
             columns[f"{prefix}entropy"] = _short(side.entropies)
             columns[f"{prefix}cap"] = _short_up(_caps(side))
-    if divergences is not None:
-        columns["gjs_lower"] = _short_down(divergences.gjs.lower)
-        columns["gjs_upper"] = _short_up(divergences.gjs.upper)
+    if gjs is not None:
+        columns["gjs_lower"] = _short_down(gjs.lower)
+        columns["gjs_upper"] = _short_up(gjs.upper)
     return columns
 
 
@@ -122,7 +125,7 @@ def _list_columns(
 
 
 def _logprobs_of(side: ModelScores, wanted: NDArray[np.int32], token_ids: NDArray[np.int32]) -> FloatArray:
-    """What one model says of each wanted id, NaN where its list does not hold it."""
+    """Logprob of each wanted id by one model, NaN where its list does not hold it."""
     found = np.full(wanted.shape, np.nan)
     for column in range(side.top_ids.shape[1]):
         at = (wanted == side.top_ids[:, column, None]) & (wanted != PADDING)

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tokscore.analytics.comparison.compare import Comparison, scored_vocab_size
-from tokscore.analytics.comparison.pairing import Pairing, Skipped
-from tokscore.analytics.divergence.intervals import check_alpha
+from tokscore.analytics.comparison.compare import BATCH_TOKENS, ComparedBatch, Comparison
+from tokscore.analytics.comparison.pairing import PairBatch
+from tokscore.analytics.comparison.sums import summed_columns
+from tokscore.analytics.divergence.measures import Bounds
+from tokscore.analytics.report.grouping import GROUPED_COLUMNS
 from tokscore.analytics.report.scored import (
     SCORE_COLUMNS,
-    Comparing,
-    Message,
-    ModelScores,
+    MessageHeader,
     ScoredConversation,
     model_scores,
 )
+from tokscore.analytics.report.totals import BatchTotals, batch_totals
 from tokscore.dataset.choices import OnError
 from tokscore.dataset.errors import InputError
 from tokscore.dataset.reading import Dataset, StoredConversation
 from tokscore.dataset.rows import STORED_COLUMNS, stored_tokens
 from tokscore.dataset.schema import DatasetKind
-from tokscore.dataset.token_rows import TokenRows
+from tokscore.dataset.token_rows import TokenRows, conversation_name, token_batches
 
-_BATCH_TOKENS = 16_384
 _CLOSE_IDS = 10_000
-_COLUMNS = ("position", "position_in_message", *STORED_COLUMNS, *SCORE_COLUMNS)
+_COLUMNS = (*dict.fromkeys(["position", *STORED_COLUMNS, *SCORE_COLUMNS, *GROUPED_COLUMNS]),)
 
 
 def open_scores(path: Path | str) -> Dataset:
@@ -41,26 +44,50 @@ def open_scores(path: Path | str) -> Dataset:
     return Dataset(Path(path), kind=DatasetKind.SCORES)
 
 
-def read_scored(dataset: Dataset) -> Iterator[ScoredConversation]:
-    """Every conversation of one score dataset, in plan order.
+def read_batches(dataset: Dataset) -> Iterator[tuple[BatchTotals, list[ScoredConversation]]]:
+    """The conversations of one score dataset in plan order, in batches with their sums.
 
     Raises:
         InputError: A table is damaged, or a list and its logprobs differ in length.
     """
-    rows = dataset.token_rows(_COLUMNS)
+    known = _all_stored(dataset)
+    for places, starts, table in token_batches(dataset.places(), dataset.token_rows(_COLUMNS), BATCH_TOKENS):
+        rows = np.flatnonzero(pc.is_valid(table["logprob"]).to_numpy())
+        columns = {
+            name: table[name].cast(pa.float64()).to_numpy()[rows] for name in ("logprob", "rank", "entropy")
+        }
+        ranks, entropies = columns["rank"], columns["entropy"]
+        counts = {
+            "n_ranked": ~np.isnan(ranks),
+            "n_rank1": ranks == 1,
+            "n_entropy": ~np.isnan(entropies),
+        }
+        values = {
+            "logprob": columns["logprob"],
+            "entropy": np.nan_to_num(entropies),
+            **{name: is_one.astype(np.float64) for name, is_one in counts.items()},
+        }
+        # Before the sums, as these do not say where a NaN is.
+        scored = [_scored(next(known), table.slice(start, stop - start)) for start, stop in pairwise(starts)]
+        yield batch_totals(values, rows, places, starts, table), scored
+
+
+def read_scored(dataset: Dataset) -> Iterator[ScoredConversation]:
+    """Every conversation of one score dataset, in plan order; errors as of `read_batches`."""
+    for _, conversations in read_batches(dataset):
+        yield from conversations
+
+
+def _all_stored(dataset: Dataset) -> Iterator[StoredConversation]:
     for part in dataset.manifest.parts:
-        for stored in dataset.stored(part.index):
-            yield _scored(stored, _rows_of(stored, rows))
+        yield from dataset.stored(part.index)
 
 
 class ComparedDatasets:
-    """Streams over the conversations that two score datasets share.
+    """Streams over the conversations that two score datasets share, as `diff` compares them.
 
     Attributes:
-        teacher: The dataset of one model.
-        student: That of the other.
-        pairing: What is in both and what in one only; final after the iteration.
-        comparing: How they are compared.
+        comparison: The comparison.
     """
 
     def __init__(
@@ -77,63 +104,36 @@ class ComparedDatasets:
             UsageError: alpha is not between 0 and 1.
             InputError: No whole score datasets, or they cannot be compared.
         """
-        self.teacher, self.student = open_scores(teacher), open_scores(student)
-        check_alpha(alpha)
-        is_self = Comparison(Path(teacher), Path(student)).is_self
-        sizes = [scored_vocab_size(dataset) for dataset in (self.teacher, self.student)]
-        self.comparing = Comparing(alpha, (sizes[0], sizes[1]), is_self)
-        self.pairing = Pairing(
-            self.teacher,
-            self.student,
-            teacher_columns=_COLUMNS,
-            student_columns=SCORE_COLUMNS,
+        self._alpha = alpha
+        self.comparison = Comparison(
+            Path(teacher),
+            Path(student),
+            alphas=[alpha],
+            columns=_COLUMNS,
+            student_columns=["entropy"],
             on_error=on_error,
         )
-        self._on_error = on_error
 
-    def __iter__(self) -> Iterator[ScoredConversation]:
-        """Every shared conversation in the teacher's order, compared.
+    def batches(self) -> Iterator[tuple[BatchTotals, list[ScoredConversation]]]:
+        """Every shared conversation in the teacher's order, in batches with their sums.
 
         Raises:
             InputError: Token ids differ, logprobs are none, or no conversation is shared.
         """
-        known = (each for part in self.teacher.manifest.parts for each in self.teacher.stored(part.index))
-        for batch in self.pairing.batches(_BATCH_TOKENS):
-            waiting: list[ScoredConversation] = []
-            students: list[ModelScores] = []
-            for place, start, stop in zip(batch.places, batch.starts, batch.starts[1:], strict=False):
-                stored = next(each for each in known if each.place.key == place.key)
-                n_tokens = stop - start
-                try:
-                    scored = _scored(stored, batch.teacher.slice(start, n_tokens))
-                    theirs = model_scores(batch.student.slice(start, n_tokens))
-                except InputError as error:
-                    self._skip(place.conversation_id, place.branch, error)
-                    continue
-                waiting.append(scored)
-                students.append(theirs)
-            yield from self._compare(waiting, students)
 
-    def _compare(
-        self, waiting: list[ScoredConversation], students: list[ModelScores]
-    ) -> Iterator[ScoredConversation]:
-        try:
-            compared = self.comparing.compare(waiting, students)
-        except InputError as error:
-            if len(waiting) == 1:
-                self._skip(waiting[0].conversation_id, waiting[0].branch, error)
-                return
-            # One of them is bad.
-            for conversation, scores in zip(waiting, students, strict=True):
-                yield from self._compare([conversation], [scores])
-            return
-        yield from compared
+        def add_up(batch: ComparedBatch) -> tuple[BatchTotals, ComparedBatch]:
+            values = summed_columns(batch)
+            return batch_totals(values, batch.rows, batch.places, batch.starts, batch.attribution), batch
 
-    def _skip(self, conversation_id: str, branch: int, error: InputError) -> None:
-        """Leave a conversation out, if errors are skipped."""
-        if self._on_error is OnError.FAIL:
-            raise error
-        self.pairing.skipped.append(Skipped(conversation_id, branch, str(error)))
+        known = _all_stored(self.comparison.teacher)
+        for totals, batch in self.comparison.map(add_up):
+            stored = [next(each for each in known if each.place.key == place.key) for place in batch.places]
+            yield totals, self._conversations(batch, stored)
+
+    def __iter__(self) -> Iterator[ScoredConversation]:
+        """Every shared conversation; errors as of `batches`."""
+        for _, conversations in self.batches():
+            yield from conversations
 
     def find(self, conversation_id: str, branch: int | None = None) -> ScoredConversation:
         """One shared conversation.
@@ -141,19 +141,46 @@ class ComparedDatasets:
         Raises:
             InputError: A dataset has no such conversation, token ids differ, or logprobs are none.
         """
-        mine = find_scored(self.teacher, conversation_id, branch)
-        theirs = find_scored(self.student, conversation_id, mine.branch)
-        if not np.array_equal(mine.token_ids, theirs.token_ids):
+        teacher, student = self.comparison.teacher, self.comparison.student
+        mine = find_stored(teacher, conversation_id, branch)
+        theirs = find_stored(student, conversation_id, mine.place.branch)
+        table = _rows_of(mine, teacher.token_rows([*_COLUMNS, "token_id"]))
+        other = _rows_of(theirs, student.token_rows([*_COLUMNS, "token_id"]))
+        if not table["token_id"].equals(other["token_id"]):
             raise InputError(
-                f"{mine.name} has other token ids in {self.student.root} ({len(theirs):,}) than in "
-                f"{self.teacher.root} ({len(mine):,}); expected equal ids. "
+                f"{conversation_name(*mine.place.key)} has other token ids in {student.root} "
+                f"({other.num_rows:,}) than in {teacher.root} ({table.num_rows:,}); expected equal ids. "
                 "Score both models on the same rendered dataset."
             )
-        return self.comparing.compare([mine], [theirs.teacher])[0]
+        starts = np.array([0, table.num_rows])
+        batch, faulty = self.comparison.compare(PairBatch([mine.place], starts, table, other, starts))
+        if faulty:
+            raise InputError(faulty[0])
+        return self._conversations(batch, [mine])[0]
+
+    def _conversations(
+        self, batch: ComparedBatch, stored: Sequence[StoredConversation]
+    ) -> list[ScoredConversation]:
+        limits = np.full((3, int(batch.starts[-1])), np.nan)
+        limits[:, batch.rows] = batch.measures.of("gjs", self._alpha)
+        return [
+            replace(
+                _scored(each, batch.attribution.slice(start, stop - start)),
+                student=model_scores(batch.student_table.slice(start, stop - start)),
+                gjs=Bounds(*limits[:, start:stop]),
+            )
+            for each, start, stop in zip(stored, batch.starts, batch.starts[1:], strict=False)
+        ]
 
 
 def find_scored(dataset: Dataset, conversation_id: str, branch: int | None = None) -> ScoredConversation:
-    """One conversation of a score dataset, read without the others.
+    """One conversation of a score dataset, read without the others; arguments and errors of `find_stored`."""
+    stored = find_stored(dataset, conversation_id, branch)
+    return _scored(stored, _rows_of(stored, dataset.token_rows(_COLUMNS)))
+
+
+def find_stored(dataset: Dataset, conversation_id: str, branch: int | None = None) -> StoredConversation:
+    """The entry of one conversation.
 
     Args:
         dataset: Of scores.
@@ -170,8 +197,7 @@ def find_scored(dataset: Dataset, conversation_id: str, branch: int | None = Non
             known.append(place.conversation_id)
         if place.conversation_id == conversation_id:
             if branch is None or place.branch == branch:
-                stored = next(each for each in dataset.stored(place.part) if each.place == place)
-                return _scored(stored, _rows_of(stored, dataset.token_rows(_COLUMNS)))
+                return next(each for each in dataset.stored(place.part) if each.place == place)
             branches.append(place.branch)
     if branches:
         raise InputError(
@@ -198,7 +224,7 @@ def _scored(stored: StoredConversation, table: pa.Table) -> ScoredConversation:
         source_file=row.source_file,
         source_line=row.source_line,
         status=row.status,
-        messages=tuple(Message(each.role, each.tool_name, each.flags) for each in stored.messages),
+        messages=tuple(MessageHeader(each.role, each.tool_name, each.flags) for each in stored.messages),
         token_ids=tokens.token_ids,
         message_indices=tokens.message_indices,
         positions_in_message=table["position_in_message"].to_numpy(),

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from tokscore.analytics.comparison.diff_rows import DiffRow, Interval, row_of
+from tokscore.analytics.comparison.off_policy import finite
+from tokscore.analytics.comparison.reduction import Group
+from tokscore.analytics.divergence.measures import DiffTable, Measure, measures
 from tokscore.analytics.report.charts import Bar, bar_chart, histogram
-from tokscore.analytics.report.grouping import Grouping
+from tokscore.analytics.report.grouping import PageGrouping
 from tokscore.analytics.report.page import Table
-from tokscore.analytics.report.totals import BIN_NATS, N_BINS, Totals
+from tokscore.analytics.report.totals import BIN_NATS, N_BINS, Totals, first_bin
 from tokscore.dataset.reading import Dataset
 
 _NAMES = {
-    Grouping.ROLE: "by-role",
-    Grouping.SOURCE: "by-source",
-    Grouping.POSITION: "by-position",
-    Grouping.MESSAGE: "by-message",
-    Grouping.ENTROPY: "by-entropy",
+    PageGrouping.ROLE: "by-role",
+    PageGrouping.SOURCE: "by-source",
+    PageGrouping.POSITION: "by-position",
+    PageGrouping.MESSAGE: "by-message",
+    PageGrouping.ENTROPY: "by-entropy",
 }
 _SHOWN_HASH = 16
-Sums = Mapping[str, float]
 
 
 def models_table(datasets: Sequence[Dataset]) -> Table:
@@ -56,86 +59,94 @@ def facts_table(rows: Sequence[tuple[str, str]]) -> Table:
     return Table("coverage", "Coverage", ["", ""], [list(row) for row in rows], is_facts=True)
 
 
-def group_tables(totals: Totals, *, has_student: bool, alpha: float = 0.5) -> list[Table]:
-    """A table with a chart for each grouping."""
-    return [_group_table(totals, by, has_student=has_student, alpha=alpha) for by in Grouping]
+def group_tables(totals: Totals, *, alpha: float | None = None) -> list[Table]:
+    """A table with a chart for each grouping; of two models, with this weight of the teacher."""
+    return [_group_table(totals, by, alpha) for by in PageGrouping]
 
 
-def _group_table(totals: Totals, by: Grouping, *, has_student: bool, alpha: float) -> Table:
-    groups = totals.rows(by)
-    if has_student:
-        head = ["tokens", "compared", "logprob T", "logprob S", "T - S", "KL(T||S)", "KL(S||T)"]
-        head += [f"GJS {alpha:g}", "unresolved", "top-1 agreement"]
-        row, title = _compared_row, f"GJS {alpha:g}, nats per token: lower to upper limit of the mean"
-        bars = [
-            Bar(label, s["gjs_lower"] / s["n_counted"], s["gjs_upper"] / s["n_counted"])
-            for label, s in groups
-            if s["n_counted"]
-        ]
+def _group_table(totals: Totals, by: PageGrouping, alpha: float | None) -> Table:
+    groups = totals.groups(by)
+    if alpha is None:
+        title, head = "mean logprob, nats per token", _SCORED_HEAD
+        rows = [[label, *_scored_row(group)] for label, group in (*groups, ("(all)", totals.total()))]
+        means = ((label, _mean(group, "logprob")) for label, group in groups)
+        bars = [Bar(label, mean, 0.0) for label, mean in means if mean is not None]
     else:
-        head = ["tokens", "scored", "mean logprob", "perplexity", "rank 1", "entropy"]
-        row, title = _scored_row, "mean logprob, nats per token"
-        bars = [
-            Bar(label, mean, 0.0)
-            for label, s in groups
-            if s["n_counted"] and math.isfinite(mean := s["logprob"] / s["n_counted"])
+        shown = page_measures(alpha)
+        title = f"GJS {alpha:g}, nats per token: lower to upper limit of the mean"
+        head = [
+            "tokens",
+            "compared",
+            *(measure.heading for measure in shown),
+            "unresolved",
+            "top-1 agreement",
         ]
-    rows = [[label, *row(sums)] for label, sums in groups] + [["(all)", *row(totals.total())]]
-    return Table(
-        _NAMES[by],
-        f"By {by.value}",
-        [by.value, *head],
-        rows,
-        bar_chart(bars, title) if bars else None,
-    )
+        compared = [(label, row_of(None, group, [alpha])) for label, group in groups]
+        total = ("(all)", row_of(None, totals.total(), [alpha]))
+        rows = [[label, *_compared_row(row, shown)] for label, row in (*compared, total)]
+        bars = [
+            Bar(label, row.gjs.lower, row.gjs.upper)
+            for label, row in compared
+            if row.gjs.lower is not None and row.gjs.upper is not None
+        ]
+    chart = bar_chart(bars, title) if bars else None
+    return Table(_NAMES[by], f"By {by.value}", [by.value, *head], rows, chart)
 
 
-def _mean(sums: Sums, name: str, count: str = "n_counted") -> str:
-    if not sums[count]:
-        return "-"
-    return f"{sums[name] / sums[count]:.4f}"
+def page_measures(alpha: float) -> list[Measure]:
+    """Measures in the order of the tables of `diff`."""
+    return [measure for table in DiffTable for measure in measures([alpha]) if measure.table is table]
 
 
-def _interval(sums: Sums, name: str) -> str:
-    if not sums["n_counted"]:
-        return "-"
-    lower = _mean(sums, f"{name}_lower")
-    if sums[f"{name}_n_unbounded"]:
-        return f"[{lower}, ∞)"
-    return f"[{lower}, {_mean(sums, f'{name}_upper')}]"
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
 
 
-def _compared_row(sums: Sums) -> list[str]:
+def _interval(interval: Interval) -> str:
+    if interval.lower is None:
+        return "∞" if interval.is_infinite else "-"
+    return f"[{interval.lower:.4f}, {'∞)' if interval.upper is None else f'{interval.upper:.4f}]'}"
+
+
+def _compared_row(row: DiffRow, shown: Sequence[Measure]) -> list[str]:
     return [
-        f"{int(sums['n_tokens']):,}",
-        f"{int(sums['n_counted']):,}",
-        _mean(sums, "logprob"),
-        _mean(sums, "student_logprob"),
-        _mean(sums, "delta"),
-        _interval(sums, "kl_teacher_student"),
-        _interval(sums, "kl_student_teacher"),
-        _interval(sums, "gjs"),
-        _mean(sums, "unresolved"),
-        _mean(sums, "n_agreeing", "n_top1"),
+        f"{row.n_tokens + row.n_unscored:,}",
+        f"{row.n_tokens:,}",
+        *(
+            _interval(row.intervals[measure.name])
+            if measure.is_interval
+            else _shown(row.points[measure.name])
+            for measure in shown
+        ),
+        _shown(row.unresolved),
+        _shown(row.top1_agreement),
     ]
 
 
-def _scored_row(sums: Sums) -> list[str]:
-    mean = sums["logprob"] / sums["n_counted"] if sums["n_counted"] else math.nan
-    perplexity = "-" if math.isnan(mean) else f"{math.exp(-mean):,.3f}" if mean > -700 else "inf"
+_SCORED_HEAD = ["tokens", "scored", "mean logprob", "perplexity", "rank 1", "entropy"]
+
+
+def _mean(group: Group, name: str, count: str | None = None) -> float | None:
+    n = group.n_tokens if count is None else group.sums.get(count)
+    return finite(group.sums[name] / n) if n else None
+
+
+def _scored_row(group: Group) -> list[str]:
+    mean = _mean(group, "logprob")
+    perplexity = "-" if mean is None else f"{math.exp(-mean):,.3f}" if mean > -700 else "inf"
     return [
-        f"{int(sums['n_tokens']):,}",
-        f"{int(sums['n_counted']):,}",
-        _mean(sums, "logprob"),
+        f"{group.n_rows:,}",
+        f"{group.n_tokens:,}",
+        _shown(mean),
         perplexity,
-        _mean(sums, "n_rank1", "n_ranked"),
-        _mean(sums, "entropy", "n_entropy"),
+        _shown(_mean(group, "n_rank1", "n_ranked")),
+        _shown(_mean(group, "entropy", "n_entropy")),
     ]
 
 
 def histogram_table(totals: Totals, *, has_student: bool) -> Table:
     """How many tokens have which log-ratio, or logprob."""
-    first = -N_BINS * BIN_NATS / (2 if has_student else 1)
+    first = first_bin(has_student=has_student)
     name = "log-ratio T - S" if has_student else "logprob"
     counts = totals.histogram.tolist()
     rows = []

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
-from tokscore.analytics.divergence.topk import PADDING, FloatArray
-from tokscore.analytics.report.grouping import Grouping, groups_of
-from tokscore.analytics.report.metrics import delta
-from tokscore.analytics.report.scored import ModelScores, ScoredConversation
+from tokscore.analytics.comparison.reduction import Group, Reduced, Reduction, reduce_batch
+from tokscore.analytics.divergence.topk import FloatArray
+from tokscore.analytics.groups.grouping import Grouping, group_order
+from tokscore.analytics.report.grouping import PageGrouping, group_column, page_label
+from tokscore.dataset.token_rows import Place
 
 # Log-ratios and logprobs are counted in bins of this width, the outer ones open.
 BIN_NATS = 0.25
@@ -18,103 +21,85 @@ N_BINS = 80
 _SAMPLED_TOKENS = 100_000
 
 
-def token_values(conversation: ScoredConversation) -> Mapping[str, FloatArray]:
-    """What is summed for every token, shape [tokens] each; a token without the value adds 0."""
-    teacher, student, divergences = conversation.teacher, conversation.student, conversation.divergences
-    if student is None or divergences is None:
-        is_ranked, has_entropy = ~np.isnan(teacher.ranks), ~np.isnan(teacher.entropies)
-        return {
-            "n_tokens": np.ones(len(conversation)),
-            "n_counted": (~np.isnan(teacher.logprobs)).astype(np.float64),
-            "logprob": np.nan_to_num(teacher.logprobs, nan=0.0, neginf=-np.inf),
-            "n_ranked": is_ranked.astype(np.float64),
-            "n_rank1": (is_ranked & (teacher.ranks == 1)).astype(np.float64),
-            "n_entropy": has_entropy.astype(np.float64),
-            "entropy": np.where(has_entropy, teacher.entropies, 0.0),
-        }
-    gap = delta(teacher.logprobs, student.logprobs)
-    is_compared = ~np.isnan(divergences.gjs.lower)
+class BatchTotals(NamedTuple):
+    """Sums of a batch of whole conversations by grouping, and its histogram."""
 
-    def counted(values: FloatArray) -> FloatArray:
-        return np.where(is_compared, values, 0.0)
+    reduced: dict[PageGrouping, Reduced]
+    histogram: NDArray[np.int64]
 
-    agreement = _top1_agreement(teacher, student)
-    values = {
-        "n_tokens": np.ones(len(conversation)),
-        "n_counted": is_compared.astype(np.float64),
-        "logprob": counted(teacher.logprobs),
-        "student_logprob": counted(student.logprobs),
-        "delta": counted(gap),
-        "unresolved": counted(divergences.gjs.unresolved),
-        "n_top1": counted((agreement >= 0).astype(np.float64)),
-        "n_agreeing": counted((agreement == 1).astype(np.float64)),
+
+def batch_totals(
+    values: Mapping[str, FloatArray],
+    rows: NDArray[np.int64],
+    places: Sequence[Place],
+    starts: NDArray[np.int64],
+    table: pa.Table,
+) -> BatchTotals:
+    """Add up the values of a batch, as `reduction.reduce_batch` takes them.
+
+    Args:
+        values: Columns by name, with `log_ratio` of two models, or `logprob` of one.
+        rows: Row of every token.
+        places: The conversations.
+        starts: First row of each, and the number of all rows.
+        table: Token rows with `GROUPED_COLUMNS`.
+    """
+    reduced = {
+        by: reduce_batch(
+            values,
+            rows,
+            places,
+            starts,
+            pa.table({by.value: group_column(table, by)}),
+            Grouping((by.value,)),
+            sketched=None,
+        )
+        for by in PageGrouping
     }
-    for name, bounds in divergences._asdict().items():
-        is_unbounded = np.isinf(bounds.upper)
-        values[f"{name}_lower"] = counted(bounds.lower)
-        values[f"{name}_upper"] = counted(np.where(is_unbounded, 0.0, bounds.upper))
-        values[f"{name}_n_unbounded"] = counted(is_unbounded.astype(np.float64))
-    return values
+    first = first_bin(has_student="log_ratio" in values)
+    shown = values["log_ratio" if "log_ratio" in values else "logprob"]
+    bins = np.clip(np.floor((shown - first) / BIN_NATS), 0, N_BINS - 1)
+    return BatchTotals(reduced, np.bincount(bins.astype(np.int64), minlength=N_BINS))
 
 
-def _top1_agreement(teacher: ModelScores, student: ModelScores) -> FloatArray:
-    """1 where both find the same id most likely, 0 where not, -1 where a list is empty."""
-    if not teacher.top_ids.shape[1] or not student.top_ids.shape[1]:
-        return np.full(len(teacher.logprobs), -1.0)
-    mine, theirs = teacher.top_ids[:, 0], student.top_ids[:, 0]
-    return np.where((mine == PADDING) | (theirs == PADDING), -1.0, mine == theirs)
+def first_bin(*, has_student: bool) -> float:
+    """Where the bins begin: log-ratios are of either sign, logprobs of one."""
+    return -N_BINS * BIN_NATS / (2 if has_student else 1)
 
 
 class Totals:
-    """Sums of every group of every grouping, and of all tokens; floats are added in plan order.
+    """Sums of every group of every grouping, and of all tokens.
 
     Attributes:
-        n_conversations: Added so far.
         histogram: Tokens by log-ratio (two models) or logprob (one), int64, shape [N_BINS].
     """
 
-    def __init__(self) -> None:
-        self.n_conversations = 0
+    def __init__(self, kept: Sequence[str] = ()) -> None:
+        """Start with no tokens; `kept` as of `Reduction`."""
         self.histogram = np.zeros(N_BINS, np.int64)
-        self._names: tuple[str, ...] = ()
-        self._all = np.zeros(0)
-        self._groups: dict[Grouping, dict[tuple[float, str], FloatArray]] = {by: {} for by in Grouping}
+        self._reductions = {by: Reduction(kept, Grouping((by.value,))) for by in PageGrouping}
 
-    def add(self, conversation: ScoredConversation) -> None:
-        """Add one conversation."""
-        values = token_values(conversation)
-        if not self._names:
-            self._names = tuple(values)
-            self._all = np.zeros(len(values))
-        matrix = np.stack([*values.values()])
-        for by, rows in self._groups.items():
-            codes, labels = groups_of(conversation, by)
-            for code in np.flatnonzero(np.bincount(codes)).tolist():
-                mine = matrix[:, codes == code].sum(axis=1)
-                rows[labels[code]] = rows.get(labels[code], 0.0) + mine
-        self._all += matrix.sum(axis=1)
-        self.n_conversations += 1
-        self._count(conversation)
+    def add(self, batch: BatchTotals) -> None:
+        """Add a batch."""
+        for by, reduced in batch.reduced.items():
+            self._reductions[by].add(reduced)
+        self.histogram += batch.histogram
 
-    def _count(self, conversation: ScoredConversation) -> None:
-        student = conversation.student
-        mine = conversation.teacher.logprobs
-        values = mine if student is None else delta(mine, student.logprobs)
-        first = -N_BINS * BIN_NATS if student is None else -N_BINS * BIN_NATS / 2
-        bins = np.floor((values[~np.isnan(values)] - first) / BIN_NATS)
-        self.histogram += np.bincount(np.clip(bins, 0, N_BINS - 1).astype(np.int64), minlength=N_BINS)
+    @property
+    def n_conversations(self) -> int:
+        """Conversations (or branches) added so far."""
+        return self._reductions[PageGrouping.ROLE].n_conversations
 
-    def total(self) -> dict[str, float]:
-        """Sums over all tokens; 0 for all names where there is none."""
-        return defaultdict(float, self.named(self._all))
+    def total(self) -> Group:
+        """Sums over all tokens."""
+        return self._reductions[PageGrouping.ROLE].total()
 
-    def named(self, sums: FloatArray) -> dict[str, float]:
-        """Sums by name."""
-        return dict(zip(self._names, sums.tolist(), strict=True))
-
-    def rows(self, by: Grouping) -> list[tuple[str, dict[str, float]]]:
+    def groups(self, by: PageGrouping) -> list[tuple[str, Group]]:
         """Label and sums of each group, by number or alphabet."""
-        return [(label, self.named(sums)) for (_, label), sums in sorted(self._groups[by].items())]
+        reduction = self._reductions[by]
+        return [
+            (page_label(key, by), reduction.group(key)) for key in sorted(reduction.keys(), key=group_order)
+        ]
 
 
 class TokenSample:
@@ -133,7 +118,7 @@ class TokenSample:
             self._shrink()
 
     def values(self) -> FloatArray:
-        """What was drawn."""
+        """The drawn values."""
         if len(self._keys) > _SAMPLED_TOKENS:
             self._shrink()
         return self._values

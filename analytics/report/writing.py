@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from tokscore.analytics.comparison.diff_rows import row_of
 from tokscore.analytics.comparison.noise import NoiseFloor, read_noise_floor
 from tokscore.analytics.report.charts import chart_library, check_available
-from tokscore.analytics.report.collecting import Collected, collect, vocabulary_of
+from tokscore.analytics.report.collecting import PageContents, collect, vocabulary_of
 from tokscore.analytics.report.page import Page
-from tokscore.analytics.report.reading import ComparedDatasets, open_scores, read_scored
+from tokscore.analytics.report.reading import ComparedDatasets, open_scores, read_batches
 from tokscore.analytics.report.summary import facts_table, group_tables, histogram_table, models_table
 from tokscore.analytics.report.token_texts import TokenTexts
 from tokscore.dataset.choices import OnError
@@ -26,7 +27,7 @@ _MEGABYTE = 1_000_000
 
 
 class ReportSize(NamedTuple):
-    """What a page holds.
+    """Contents of a page.
 
     Attributes:
         n_conversations: Conversations of the datasets that were summed up.
@@ -61,7 +62,7 @@ def write_diff_report(
         alpha: Weight of the teacher in the GJS.
         max_mb: Limit of the file in megabytes.
         noise_floor: JSON of `tokscore selfcheck`.
-        on_error: What one bad conversation does.
+        on_error: Whether a bad conversation ends the run or is left out.
 
     Raises:
         UsageError: alpha or the limit is not allowed, or the extra `report` is not installed.
@@ -71,34 +72,33 @@ def write_diff_report(
     check_available()
     floor = None if noise_floor is None else read_noise_floor(Path(noise_floor))
     compared = ComparedDatasets(teacher, student, alpha=alpha, on_error=OnError(on_error))
-    datasets = [compared.teacher, compared.student]
-    texts = TokenTexts(compared.teacher)
-    found = collect(compared, texts, has_student=True, max_bytes=budget)
-    total, pairing = found.totals.total(), compared.pairing
-    n_counted = int(total["n_counted"])
+    datasets = [compared.comparison.teacher, compared.comparison.student]
+    texts = TokenTexts(datasets[0])
+    found = collect(compared.batches(), texts, has_student=True, max_bytes=budget)
+    total, pairing = row_of(None, found.totals.total(), [alpha]), compared.comparison.pairing
     facts = [
         ("conversations compared", f"{found.totals.n_conversations:,}"),
         ("left out for an error", f"{len(pairing.skipped):,}"),
         ("only in the teacher's dataset", f"{pairing.n_only_teacher:,}"),
         ("only in the student's dataset", f"{pairing.n_only_student:,}"),
         *_failures(datasets),
-        ("tokens compared", f"{n_counted:,} of {int(total['n_tokens']):,}"),
+        ("tokens compared", f"{total.n_tokens:,} of {total.n_tokens + total.n_unscored:,}"),
         (
             "unresolved mass, mean per token",
-            f"{total['unresolved'] / n_counted:.4f}" if n_counted else "-",
+            "-" if total.unresolved is None else f"{total.unresolved:.4f}",
         ),
         ("noise floor of logprobs", _floor(floor)),
     ]
     names = [_name(dataset) for dataset in datasets]
     notes = (
-        "KL and GJS: mean per token in nats, [lower, upper]; the value over the whole vocabulary lies "
+        "Intervals: mean per token, [lower, upper]; the value over the whole vocabulary lies "
         "inside; ∞ where the top-k lists set no upper limit. Unresolved: mixture mass on ids that are not "
         "known on both sides.",
     )
     tables = [
         models_table(datasets),
         facts_table(facts),
-        *group_tables(found.totals, has_student=True, alpha=alpha),
+        *group_tables(found.totals, alpha=alpha),
         histogram_table(found.totals, has_student=True),
     ]
     page = Page(
@@ -128,17 +128,17 @@ def write_stats_report(
     check_available()
     opened = open_scores(dataset)
     texts = TokenTexts(opened)
-    found = collect(read_scored(opened), texts, has_student=False, max_bytes=budget)
+    found = collect(read_batches(opened), texts, has_student=False, max_bytes=budget)
     total = found.totals.total()
     facts = [
         ("conversations", f"{found.totals.n_conversations:,}"),
         *_failures([opened]),
-        ("tokens with a logprob", f"{int(total['n_counted']):,} of {int(total['n_tokens']):,}"),
+        ("tokens with a logprob", f"{total.n_tokens:,} of {total.n_rows:,}"),
     ]
     tables = [
         models_table([opened]),
         facts_table(facts),
-        *group_tables(found.totals, has_student=False),
+        *group_tables(found.totals),
         histogram_table(found.totals, has_student=False),
     ]
     page = Page(_name(opened), tables, found.metrics, found.limits, False, chart_library())
@@ -146,7 +146,7 @@ def write_stats_report(
 
 
 def _write(
-    path: Path, max_mb: float, page: Page, found: Collected, texts: TokenTexts, ranking: str
+    path: Path, max_mb: float, page: Page, found: PageContents, texts: TokenTexts, ranking: str
 ) -> ReportSize:
     """Write the page with as many conversations as fit."""
     max_bytes = int(max_mb * _MEGABYTE)

@@ -156,7 +156,7 @@ def _tails(sums: FloatArray, n_tokens: FloatArray, n_tail: int, n_replicates: in
 
 
 class _Clusters(NamedTuple):
-    """What is drawn, shape [clusters]: conversations, or bags of them.
+    """The units that are resampled, shape [clusters]: conversations, or bags of them.
 
     Attributes:
         deviations: Sum less what the mean would make it.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class TokenCounts(NamedTuple):
+class InputOutputCounts(NamedTuple):
     """Tokens of a branch, or of a whole trajectory.
 
     Attributes:
@@ -29,17 +29,17 @@ class TokenCounts(NamedTuple):
     total: int
 
 
-def trace_counts(trace: Trace) -> TokenCounts:
+def trace_counts(trace: Trace) -> InputOutputCounts:
     """The tokens of a trajectory, those of every node once.
 
     Raises:
         ConversationError: As for `node_counts`.
     """
     n_input, n_output = node_counts(trace).sum(axis=0).tolist()
-    return TokenCounts(n_input, n_output, n_input + n_output)
+    return InputOutputCounts(n_input, n_output, n_input + n_output)
 
 
-def branch_counts(trace: Trace) -> list[TokenCounts]:
+def branch_counts(trace: Trace) -> list[InputOutputCounts]:
     """The tokens of each branch, what it shares with others included; branches as in `Trace.branches`.
 
     Raises:
@@ -49,7 +49,7 @@ def branch_counts(trace: Trace) -> list[TokenCounts]:
     along = path_counts(parents, node_counts(trace))
     is_leaf = np.ones(len(parents) + 1, bool)  # the last is that of NO_PARENT
     is_leaf[parents] = False
-    return [TokenCounts(i, o, i + o) for i, o in along[is_leaf[:-1]].tolist()]
+    return [InputOutputCounts(i, o, i + o) for i, o in along[is_leaf[:-1]].tolist()]
 
 
 def node_parents(trace: Trace) -> NDArray[np.int64]:
@@ -86,7 +86,7 @@ def path_counts(parents: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArra
 
 
 def node_counts(trace: Trace) -> NDArray[np.int64]:
-    """What each node adds to its branch, int64, shape [nodes, 2]: input and output.
+    """Tokens that each node adds to its branch, int64, shape [nodes, 2]: input and output.
 
     Of recorded ids those that a model generated are output and all others input. Where a node has no ids but
     what the server reported, its completion is output, and the part of its prompt beyond the tokens already

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tokscore.analytics.trajectories.limits import LimitName, Limits, Stop, first_stop
+from tokscore.analytics.trajectories.limits import LimitName, Stop, TrajectoryLimits, first_stop
 from tokscore.dataset.choices import LimitCount
 from tokscore.dataset.errors import UsageError
 from tokscore.dataset.reading import Dataset
@@ -22,7 +22,7 @@ from tokscore.rendering.conversations.trace import Trace
 _ASSISTANT = "assistant"
 
 
-def parse_limits(texts: Sequence[str]) -> Limits:
+def parse_limits(texts: Sequence[str]) -> TrajectoryLimits:
     """Limits written as `name=number`.
 
     Raises:
@@ -37,7 +37,7 @@ def parse_limits(texts: Sequence[str]) -> Limits:
         if name in found:
             raise UsageError(f"`limit` {name} is given twice, as {found[name]} and {number}; give one.")
         found[name] = int(number)
-    return Limits(**found)
+    return TrajectoryLimits(**found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class LimitRow:
 
 @dataclass(frozen=True, slots=True)
 class LimitReport:
-    """What `apply_limits` found.
+    """Effects of limits on trajectories.
 
     Attributes:
         limits: As given.
@@ -76,7 +76,7 @@ class LimitReport:
         n_errors: Records that became error rows, of which nothing is known.
     """
 
-    limits: Limits
+    limits: TrajectoryLimits
     count: LimitCount
     rows: tuple[LimitRow, ...]
     n_conversations: int
@@ -112,7 +112,7 @@ class LimitReport:
 
 
 def apply_limits(
-    dataset: Path | str, limits: Limits, *, count: LimitCount = LimitCount.UNIQUE
+    dataset: Path | str, limits: TrajectoryLimits, *, count: LimitCount = LimitCount.UNIQUE
 ) -> LimitReport:
     """Where the trajectories of a dataset would have stopped.
 
@@ -132,7 +132,7 @@ def apply_limits(
 
 def limit_traces(
     traces: Iterable[tuple[str, Trace]],
-    limits: Limits,
+    limits: TrajectoryLimits,
     *,
     count: LimitCount = LimitCount.UNIQUE,
     n_errors: int = 0,

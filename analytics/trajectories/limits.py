@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tokscore.analytics.trajectories.counts import TokenCounts, node_counts, node_parents, path_counts
+from tokscore.analytics.trajectories.counts import InputOutputCounts, node_counts, node_parents, path_counts
 from tokscore.dataset.choices import LimitCount
 from tokscore.dataset.errors import ConversationError, UsageError
 from tokscore.rendering.conversations.trace import NO_PARENT, Trace
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LimitName(StrEnum):
-    """What can be limited, in the order in which limits are looked at."""
+    """Limits in the order in which they are looked at."""
 
     MAX_TURNS = "max_turns"
     INPUT = "input"
@@ -27,7 +27,7 @@ class LimitName(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TrajectoryLimits:
     """At which numbers a trajectory stops; None sets no limit.
 
     Attributes:
@@ -71,10 +71,10 @@ class Stop(NamedTuple):
     turn: int
     node: int
     limit: LimitName
-    counts: TokenCounts | None
+    counts: InputOutputCounts | None
 
 
-def first_stop(trace: Trace, limits: Limits, count: LimitCount = LimitCount.UNIQUE) -> Stop | None:
+def first_stop(trace: Trace, limits: TrajectoryLimits, count: LimitCount = LimitCount.UNIQUE) -> Stop | None:
     """The first turn at the end of which a limit is reached, None where none ever is.
 
     Nodes are taken in their order, which is that of time. What stands behind the last turn was given to no
@@ -115,11 +115,11 @@ def first_stop(trace: Trace, limits: Limits, count: LimitCount = LimitCount.UNIQ
     if first is None:
         return None
     n_turns, *tokens = reached[first[0]].tolist()
-    return Stop(n_turns, turns[first[0]], first[1], TokenCounts(*tokens))
+    return Stop(n_turns, turns[first[0]], first[1], InputOutputCounts(*tokens))
 
 
 def _added_to_branches(trace: Trace, own: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What each node adds to the sum over the branches that there are by then, shape [nodes, 2].
+    """Tokens that each node adds to the sum over the branches that there are by then, shape [nodes, 2].
 
     The first child of a node makes its branch longer; every other one opens a new branch.
     """

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from tokscore.analytics.trajectories.counts import branch_counts, trace_counts
 from tokscore.analytics.trajectories.limit_report import LimitReport, limit_traces
-from tokscore.analytics.trajectories.limits import Limits
+from tokscore.analytics.trajectories.limits import TrajectoryLimits
 from tokscore.dataset.choices import LimitCount
 from tokscore.dataset.errors import ConversationError, InputError
 from tokscore.dataset.tokens import FailedConversation
@@ -130,7 +130,7 @@ class RecordedInput:
             len(self.failures),
         )
 
-    def limited(self, limits: Limits, *, count: LimitCount = LimitCount.UNIQUE) -> LimitReport:
+    def limited(self, limits: TrajectoryLimits, *, count: LimitCount = LimitCount.UNIQUE) -> LimitReport:
         """Which trajectories would have stopped, as `limits.apply_limits` says of a dataset.
 
         Raises:

@@ -31,9 +31,14 @@ _NOISE = (
     Column("noise_floor.mean", "noise, mean |log-ratio|", 6),
     Column("noise_floor.p99", "noise, p99", 6),
 )
+_SHARED = (Column("unresolved", "unresolved"), Column("top1_agreement", "top-1 agreement"))
+_RANKS = (
+    Column("rank_t", "rank T", 2),
+    Column("rank_s", "rank S", 2),
+    Column("rank1_t", "rank 1 T"),
+    Column("rank1_s", "rank 1 S"),
+)
 _SHOWN_TEXT = 60
-
-
 _CONFIDENCE = "95 % confidence, from resampling conversations"
 
 
@@ -62,21 +67,13 @@ def print_report(report: DiffReport, form: Format) -> None:
         )
         return
     by = [Column(name, name) for name in report.by.names]
-    print_rows(
-        [*by, *_divergence_columns(report)], [{**label, **_divergences(row)} for label, row in rows], form
-    )
-    further = [{**label, **_divergences(row), **_realised(row), **noise_floor} for label, row in rows]
-    print_rows([*by, *_further_columns(report)], further, form, title="Further measures")
-    noise = [] if report.noise_floor is None else _NOISE
+    cells = [{**label, **_cells(row), **noise_floor} for label, row in rows]
+    main, further, realised = (_measure_columns(report, table) for table in ("main", "further", "realised"))
+    print_rows([*by, Column("n_tokens", "tokens"), *main, *_SHARED], cells, form)
+    print_rows([*by, *further, *_RANKS], cells, form, title="Further measures")
     first, *others = _OFF_POLICY
-    realised = (
-        Column("log_ratio", "logprob T-S"),
-        Column("delta_p", "p T-S"),
-        first,
-        *noise,
-        *others,
-    )
-    print_rows([*by, *realised], further, form, title="Realised tokens")
+    noise = [] if floor is None else _NOISE
+    print_rows([*by, *realised, first, *noise, *others], cells, form, title="Realised tokens")
     _print_confidence(report, rows)
     _print_estimates(report, rows)
     _print_contexts(report)
@@ -136,40 +133,25 @@ def _all_label(report: DiffReport) -> dict[str, str]:
     return {first: _ALL, **dict.fromkeys(others, "")}
 
 
-def _divergence_columns(report: DiffReport) -> list[Column]:
-    return [
-        Column("n_tokens", "tokens"),
-        Column("teacher_logprob", "logprob T"),
-        Column("student_logprob", "logprob S"),
-        Column("kl_teacher_student", "KL(T||S)"),
-        Column("kl_student_teacher", "KL(S||T)"),
-        *(Column(f"gjs_{alpha:g}", f"GJS {alpha:g}") for alpha in report.alphas),
-        Column("unresolved", "unresolved"),
-        Column("top1_agreement", "top-1 agreement"),
-    ]
+def _measure_columns(report: DiffReport, table: str) -> list[Column]:
+    from tokscore.analytics.divergence.measures import measures
+
+    return [Column(row.name, row.heading) for row in measures(report.alphas) if row.table == table]
 
 
-def _further_columns(report: DiffReport) -> list[Column]:
-    return [
-        *(Column(f"skew_kl_{alpha:g}", f"skew KL {alpha:g}") for alpha in report.alphas),
-        Column("total_variation", "TV"),
-        Column("entropy_teacher", "entropy T"),
-        Column("entropy_student", "entropy S"),
-        Column("rank_t", "rank T", 2),
-        Column("rank_s", "rank S", 2),
-        Column("rank1_t", "rank 1 T"),
-        Column("rank1_s", "rank 1 S"),
-    ]
-
-
-def _divergences(row: DiffRow) -> dict[str, Cell]:
+def _cells(row: DiffRow) -> dict[str, Cell]:
+    """Every number of a group, as the tables print it."""
     return {
         "n_tokens": row.n_tokens,
-        "teacher_logprob": row.teacher_logprob,
-        "student_logprob": row.student_logprob,
+        **row.points,
+        **{name: _shown(interval) for name, interval in row.intervals.items()},
         "unresolved": row.unresolved,
         "top1_agreement": row.top1_agreement,
-        **{name: _shown(interval) for name, interval in row.intervals().items()},
+        "rank_t": row.teacher_rank.mean,
+        "rank_s": row.student_rank.mean,
+        "rank1_t": row.teacher_rank.rank1_share,
+        "rank1_s": row.student_rank.rank1_share,
+        **_off_policy(row.off_policy),
     }
 
 
@@ -182,18 +164,6 @@ def shown_limits(lower: float | None, upper: float | None) -> str:
     if lower is None:
         return "-"
     return f"[{lower:.4f}, {'unbounded' if upper is None else f'{upper:.4f}'}]"
-
-
-def _realised(row: DiffRow) -> dict[str, Cell]:
-    return {
-        "log_ratio": row.log_ratio,
-        "delta_p": row.delta_p,
-        "rank_t": row.teacher_rank.mean,
-        "rank_s": row.student_rank.mean,
-        "rank1_t": row.teacher_rank.rank1_share,
-        "rank1_s": row.student_rank.rank1_share,
-        **_off_policy(row.off_policy),
-    }
 
 
 def _off_policy(numbers: OffPolicy) -> dict[str, Cell]:

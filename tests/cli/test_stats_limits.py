@@ -15,7 +15,7 @@ import pytest
 
 from tokscore.analytics.trajectories.counts import branch_counts, trace_counts
 from tokscore.analytics.trajectories.limit_report import as_trace, parse_limits
-from tokscore.analytics.trajectories.limits import Limits
+from tokscore.analytics.trajectories.limits import TrajectoryLimits
 from tokscore.dataset.errors import UsageError
 from tokscore.dataset.manifest import Manifest, Part, TokenizerIdentity
 from tokscore.dataset.schema import DatasetKind
@@ -171,7 +171,7 @@ def test_a_limit_given_twice_is_refused() -> None:
 
 
 def test_limits_are_read_by_name() -> None:
-    assert parse_limits(["total=5", "max_turns=2"]) == Limits(max_turns=2, total=5)
+    assert parse_limits(["total=5", "max_turns=2"]) == TrajectoryLimits(max_turns=2, total=5)
 
 
 def test_the_tree_of_branches_holds_their_tokens() -> None:

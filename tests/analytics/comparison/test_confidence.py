@@ -55,7 +55,8 @@ def test_confidence_limits_stay_in_the_range_of_the_measure() -> None:
         for index, name in enumerate(names):
             measure = name.removesuffix(".lower").removesuffix(".upper")
             sums[:, index] = 10 * largest.get(measure, 1.0) * np.r_[np.full(19, share), 0.5]
-        clusters = Clusters([(str(i), 0) for i in range(20)], sums, np.full(20, 10))
+        columns = dict(zip(names, sums.T, strict=True))
+        clusters = Clusters([(str(i), 0) for i in range(20)], columns, np.full(20, 10))
         return {name: each[:2] for name, each in confidence_of(clusters, [0.2], 999)}
 
     low, high = limits(1e-4), limits(1.0)
@@ -83,7 +84,8 @@ def test_confidence_limits_of_estimates_are_per_sampled_token_of_each_conversati
     for name, each in values.items():
         sums[:, names.index(name)] = each * n_sampled
     sums[5, names.index("estimate_topk")] = np.inf
-    clusters = Clusters([(f"{i:02}", 0) for i in range(40)], sums, n_tokens)
+    columns = dict(zip(names, sums.T, strict=True))
+    clusters = Clusters([(f"{i:02}", 0) for i in range(40)], columns, n_tokens)
     found = dict(confidence_of(clusters, [0.5], 999, with_estimates=True))
     [k1] = clustered_confidence(["k1"], (values["estimate_k1"] * n_sampled)[None], n_sampled)
     assert found["estimate_k1"] == k1
@@ -104,8 +106,9 @@ def test_branches_of_a_conversation_are_drawn_together_and_infinite_means_have_n
     n_tokens = rng.integers(5, 9, 30)
     sums = rng.uniform(0, 1, (30, 3)) * n_tokens[:, None]
     sums[7, 2] = np.inf
-    branches = Clusters([(f"{i // 2:02}", i % 2) for i in range(30)], sums, n_tokens)
-    found = {each.name: each for each in confidence_of_means(names, branches, [0.5], 999)}
+    columns = dict(zip(names, sums.T, strict=True))
+    branches = Clusters([(f"{i // 2:02}", i % 2) for i in range(30)], columns, n_tokens)
+    found = {each.name: each for each in confidence_of_means(branches, [0.5], 999)}
     pairs = sums[::2] + sums[1::2], n_tokens[::2] + n_tokens[1::2]
     expected = clustered_confidence(names[:2], pairs[0][:, :2].T, pairs[1])
     assert [found[name][1:3] for name in names[:2]] == [each[:2] for each in expected]

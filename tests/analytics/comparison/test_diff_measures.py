@@ -69,7 +69,7 @@ def test_intervals_of_all_measures_contain_the_exact_means(both: Both) -> None:
         skew, other = (p * (log_p - log_m)).sum(axis=1), (q * (log_q - log_m)).sum(axis=1)
         exact |= {f"skew_kl_{alpha}": skew, f"gjs_{alpha}": alpha * skew + (1 - alpha) * other}
     for name, values in exact.items():
-        interval = total.intervals()[name]
+        interval = total.intervals[name]
         assert interval.lower is not None
         assert interval.upper is not None
         assert 0 < interval.lower <= values.mean() <= interval.upper < 10

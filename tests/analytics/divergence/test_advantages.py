@@ -22,7 +22,7 @@ def test_advantages_are_those_of_the_whole_distributions_for_any_k(
     sides = [conversation("c", [("user", 30)], model=model) for model in (0, 1)]
     (batch,) = Comparison(*(write_dataset([side], top_k=top_k) for side in sides))
     teacher, student = (side.logprobs[range(1, 31), side.token_ids[1:]] for side in sides)
-    found = advantages(batch.teacher_logprobs, batch.student_logprobs)
+    found = advantages(batch.measures["teacher_logprob"], batch.measures["student_logprob"])
     np.testing.assert_allclose(found, teacher - student, atol=1e-6)
     np.testing.assert_array_equal(advantages(teacher, student), teacher - student)
 

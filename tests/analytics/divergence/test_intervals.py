@@ -393,8 +393,8 @@ def test_several_alphas_in_one_run_equal_one_at_a_time() -> None:
     limits = topk_limits(teacher, student, alphas=(0.1, 0.5, 0.9))
     for alpha in limits.alphas:
         for found, alone in (
-            (limits.gjs(alpha), topk_gjs(*teacher[:2], *student[:2], alpha)),
-            (limits.skew_kl(alpha), topk_skew_kl(*teacher[:2], *student[:2], alpha)),
+            (limits.of("gjs", alpha), topk_gjs(*teacher[:2], *student[:2], alpha)),
+            (limits.of("skew_kl", alpha), topk_skew_kl(*teacher[:2], *student[:2], alpha)),
         ):
             np.testing.assert_array_equal(np.array(found), np.array(alone))
 
@@ -434,9 +434,9 @@ def test_upper_limits_are_the_largest_vertices_where_there_is_room(seed: int) ->
             side[start] = min(cap, left)
             left, start = left - side[start], start + 1
     limits = topk_limits(teacher, student, alphas=(alpha,))
-    assert limits.gjs(alpha).upper[0] == pytest.approx(gjs(p, q, alpha), abs=1e-9)
-    assert limits.skew_kl(alpha).upper[0] == pytest.approx(kl(p, alpha * p + (1 - alpha) * q), abs=1e-9)
-    assert limits.total_variation.upper[0] == pytest.approx(np.abs(p - q).sum() / 2, abs=1e-9)
+    assert limits.of("gjs", alpha).upper[0] == pytest.approx(gjs(p, q, alpha), abs=1e-9)
+    assert limits.of("skew_kl", alpha).upper[0] == pytest.approx(kl(p, alpha * p + (1 - alpha) * q), abs=1e-9)
+    assert limits.of("total_variation").upper[0] == pytest.approx(np.abs(p - q).sum() / 2, abs=1e-9)
 
 
 @pytest.mark.parametrize("missing", [1e-6, 5e-6, 5e-4])
@@ -453,14 +453,14 @@ def test_whole_lists_that_sum_to_less_than_1_leave_room_for_the_exact_value(miss
         "entropy_teacher": -xlogy(p, p).sum(axis=1),
     }
     for name, values in exact.items():
-        bounds = getattr(limits, name)
+        bounds = limits.of(name)
         assert (bounds.lower <= values).all(), name
         assert (values <= bounds.upper).all(), name
-    assert (limits.gjs(0.3).lower <= gjs(p, q, 0.3)).all()
-    assert (gjs(p, q, 0.3) <= limits.gjs(0.3).upper).all()
+    assert (limits.of("gjs", 0.3).lower <= gjs(p, q, 0.3)).all()
+    assert (gjs(p, q, 0.3) <= limits.of("gjs", 0.3).upper).all()
     same = topk_limits(teacher, listed(p, 8)._replace(vocab_size=8))
-    assert (same.kl_teacher_student.lower <= 1e-12).all()
-    assert (same.kl_teacher_student.upper >= 0).all()
+    assert (same.of("kl_teacher_student").lower <= 1e-12).all()
+    assert (same.of("kl_teacher_student").upper >= 0).all()
 
 
 def test_whole_lists_that_lack_much_are_refused() -> None:
@@ -468,4 +468,4 @@ def test_whole_lists_that_lack_much_are_refused() -> None:
     with pytest.raises(TokenError, match=r"sum to 0\.9; expected at most 1, or 1 where no other id has any"):
         topk_limits(half, one(0.5, 0.5, vocab_size=2))
     part = half._replace(vocab_size=3)
-    assert topk_limits(part, one(0.5, 0.5, vocab_size=3)).kl_teacher_student.lower[0] >= 0
+    assert topk_limits(part, one(0.5, 0.5, vocab_size=3)).of("kl_teacher_student").lower[0] >= 0

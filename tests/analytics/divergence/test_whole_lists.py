@@ -70,13 +70,13 @@ def misses(
     sides = [stored(each, k, token_ids) for each in (log_p, log_q)]
     limits = topk_limits(*sides, alphas=(ALPHA,), token_ids=token_ids)
     intervals = {
-        "KL(T||S)": limits.kl_teacher_student,
-        "KL(S||T)": limits.kl_student_teacher,
-        "GJS": limits.gjs(ALPHA),
-        "skew KL": limits.skew_kl(ALPHA),
-        "TV": limits.total_variation,
-        "entropy T": limits.entropy_teacher,
-        "entropy S": limits.entropy_student,
+        "KL(T||S)": limits.of("kl_teacher_student"),
+        "KL(S||T)": limits.of("kl_student_teacher"),
+        "GJS": limits.of("gjs", ALPHA),
+        "skew KL": limits.of("skew_kl", ALPHA),
+        "TV": limits.of("total_variation"),
+        "entropy T": limits.of("entropy_teacher"),
+        "entropy S": limits.of("entropy_student"),
     }
     found: dict[str, int] = {}
     for name, value in exact(log_p, log_q).items():

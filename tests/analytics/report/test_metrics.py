@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tokscore.analytics import diff_report as diff
 from tokscore.analytics import stats_report as stats
-from tokscore.analytics.report.grouping import Grouping, groups_of
-from tokscore.analytics.report.keeping import Keeping
+from tokscore.analytics.comparison.diff_rows import row_of
+from tokscore.analytics.report.collecting import BoundedHeap
+from tokscore.analytics.report.grouping import PageGrouping, group_column, page_label
 from tokscore.analytics.report.messages import message_rows
 from tokscore.analytics.report.metrics import level_limits, levels, metric_values, salience
-from tokscore.analytics.report.reading import ComparedDatasets, open_scores, read_scored
+from tokscore.analytics.report.reading import ComparedDatasets, open_scores, read_batches
 from tokscore.analytics.report.totals import TokenSample, Totals
 from tokscore.dataset.choices import Metric
 
@@ -37,52 +39,52 @@ def test_low_logprobs_and_both_signs_of_delta_stand_out() -> None:
     assert salience(Metric.DELTA, np.array([-3.0, 3.0])).tolist() == [3, 3]
 
 
-@pytest.mark.parametrize(("by", "name"), [(Grouping.ROLE, "role"), (Grouping.SOURCE, "source")])
-def test_sums_by_group_are_those_of_diff(scores: Any, by: Grouping, name: str) -> None:
-    totals = Totals()
-    for conversation in ComparedDatasets(*scores):
-        totals.add(conversation)
-    report = diff(*scores, by=name)
-    found = dict(totals.rows(by)) | {"(all)": totals.total()}
-    expected = {row.group or "(no message)": row for row in report.groups} | {"(all)": report.total}
-    assert len(found) >= 3
-    for label, sums in found.items():
-        row = expected[label]
-        n = row.n_tokens
-        assert sums["n_counted"] == n
-        assert sums["n_tokens"] == n + row.n_unscored
-        if n:
-            assert sums["delta"] / n == pytest.approx(row.log_ratio, rel=1e-12)
-            assert sums["gjs_lower"] / n == pytest.approx(row.gjs.lower, rel=1e-12)
-            assert sums["gjs_upper"] / n == pytest.approx(row.gjs.upper, rel=1e-12)
-            assert sums["kl_teacher_student_lower"] / n == pytest.approx(row.kl_teacher_student.lower)
-            assert sums["kl_student_teacher_n_unbounded"] == row.kl_student_teacher.n_unbounded
-            assert sums["unresolved"] / n == pytest.approx(row.unresolved, rel=1e-12)
-            assert sums["n_agreeing"] / sums["n_top1"] == row.top1_agreement
+@pytest.mark.parametrize("by", [PageGrouping.ROLE, PageGrouping.SOURCE])
+def test_the_page_has_the_numbers_of_diff(scores: Any, by: PageGrouping) -> None:
+    totals = Totals(["log_ratio"])
+    for sums, _ in ComparedDatasets(*scores, alpha=0.3).batches():
+        totals.add(sums)
+    report = diff(*scores, by=by.value, alpha=0.3)
+    found = {label: row_of(None, group, [0.3]) for label, group in totals.groups(by)}
+    assert len(found) >= 2
+    for expected in report.groups:
+        row = found[expected.group or "(no message)"]
+        assert (row.points, row.intervals) == (expected.points, expected.intervals)
+        assert (row.n_tokens, row.n_unscored) == (expected.n_tokens, expected.n_unscored)
+        assert row.top1_agreement == expected.top1_agreement
+    assert row_of(None, totals.total(), [0.3]).intervals == report.total.intervals
 
 
 def test_sums_of_one_model_are_those_of_stats(scores: Any) -> None:
     totals = Totals()
-    for conversation in read_scored(open_scores(scores.teacher)):
-        totals.add(conversation)
-    row, sums = stats(scores.teacher).total, totals.total()
-    assert sums["n_counted"] == row.n_scored
-    assert sums["logprob"] / sums["n_counted"] == pytest.approx(row.mean_logprob, rel=1e-12)
-    assert sums["n_rank1"] / sums["n_ranked"] == row.rank1_share
-    assert sums["entropy"] / sums["n_entropy"] == pytest.approx(row.mean_entropy, rel=1e-12)
+    for sums, _ in read_batches(open_scores(scores.teacher)):
+        totals.add(sums)
+    row, total = stats(scores.teacher).total, totals.total()
+    assert total.n_tokens == row.n_scored
+    assert total.sums["logprob"] / total.n_tokens == pytest.approx(row.mean_logprob, rel=1e-12)
+    assert total.sums["n_rank1"] / total.sums["n_ranked"] == row.rank1_share
+    assert total.sums["entropy"] / total.sums["n_entropy"] == pytest.approx(row.mean_entropy, rel=1e-12)
     assert totals.histogram.sum() == row.n_scored
 
 
-def test_every_token_is_in_one_group_with_the_right_label(scores: Any) -> None:
-    conversation = next(iter(read_scored(open_scores(scores.teacher))))
-    for by in Grouping:
-        groups = groups_of(conversation, by)
-        assert groups.codes.min() >= 0
-        assert groups.codes.max() < len(groups.labels)
-    position = groups_of(conversation, Grouping.POSITION)
-    labels = [position.labels[code][1] for code in position.codes.tolist()]
-    assert labels[0] == "(no message)"
-    assert labels[1:10] == ["0", "1", *["2 to 3"] * 2, *["4 to 7"] * 4, "8 to 15"]
+def test_every_token_is_in_one_group_with_the_right_label() -> None:
+    table = pa.table(
+        {
+            "role": pa.array([None, "user", "user", "user"]),
+            "source": ["template", "content", "content", "content"],
+            "message_index": pa.array([-1, 0, 10, 130], pa.int32()),
+            "position_in_message": pa.array([0, 0, 3, 9000], pa.int32()),
+            "entropy": pa.array([None, 0.0, 0.7, 9.0], pa.float32()),
+        }
+    )
+    found = {by: [page_label(key, by) for key in group_column(table, by).to_pylist()] for by in PageGrouping}
+    assert found == {
+        PageGrouping.ROLE: ["(no message)", "user", "user", "user"],
+        PageGrouping.SOURCE: ["template", "content", "content", "content"],
+        PageGrouping.POSITION: ["(no message)", "0", "2 to 3", "1024 and more"],
+        PageGrouping.MESSAGE: ["(no message)", "0", "10 to 19", "100 and more"],
+        PageGrouping.ENTROPY: ["(unknown)", "0 to 0.01", "0.5 to 1", "4 and more"],
+    }
 
 
 def test_a_row_for_each_message_also_for_empty_ones(scores: Any) -> None:
@@ -118,15 +120,15 @@ def test_a_sample_of_many_values_has_their_quantiles() -> None:
 def test_what_is_kept_has_the_highest_priority_and_fits() -> None:
     random = np.random.default_rng(0)
     priorities, sizes = random.random(200), random.integers(1, 50, 200)
-    keeping = Keeping[int](300)
+    heap = BoundedHeap[int](300)
     made = []
 
     def offer(i: int) -> None:
-        keeping.offer(priorities[i], lambda: (made.append(i) or i, int(sizes[i])))
+        heap.offer(priorities[i], lambda: (made.append(i) or i, int(sizes[i])))
 
     for i in range(200):
         offer(i)
-    kept = keeping.kept()
+    kept = heap.kept()
     assert sum(sizes[kept]) <= 300
     assert [priorities[i] for i in kept] == sorted(priorities[kept], reverse=True)
     lost = [priorities[i] for i in range(200) if i not in kept]
@@ -135,7 +137,7 @@ def test_what_is_kept_has_the_highest_priority_and_fits() -> None:
 
 
 def test_an_item_larger_than_all_room_drops_nothing_else() -> None:
-    keeping = Keeping[str](10)
-    keeping.offer(1.0, lambda: ("small", 9))
-    keeping.offer(2.0, lambda: ("huge", 11))
-    assert keeping.kept() == ["small"]
+    heap = BoundedHeap[str](10)
+    heap.offer(1.0, lambda: ("small", 9))
+    heap.offer(2.0, lambda: ("huge", 11))
+    assert heap.kept() == ["small"]

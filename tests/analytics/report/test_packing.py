@@ -45,7 +45,7 @@ def test_numbers_come_back_with_four_digits(conversation: ScoredConversation) ->
 
 
 def test_limits_are_rounded_outwards(conversation: ScoredConversation) -> None:
-    stored, gjs = unpacked(pack(conversation).json), conversation.divergences.gjs
+    stored, gjs = unpacked(pack(conversation).json), conversation.gjs
     assert (stored["gjs_lower"][1:] <= gjs.lower[1:]).all()
     assert (stored["gjs_upper"][1:] >= gjs.upper[1:]).all()
     np.testing.assert_allclose(stored["gjs_lower"], gjs.lower, rtol=2**-11)

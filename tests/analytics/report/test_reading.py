@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tokscore.analytics.comparison.compare import Comparison
+from tokscore.analytics.report import write_diff_report
 from tokscore.analytics.report.reading import ComparedDatasets, find_scored, open_scores, read_scored
 from tokscore.analytics.report.scored import model_scores
 from tokscore.analytics.report.token_texts import TokenText, TokenTexts
@@ -22,14 +23,11 @@ def test_every_interval_is_that_of_diff(scores: Any) -> None:
     compared = {(c.conversation_id, c.branch): c for c in ComparedDatasets(*scores, alpha=0.3)}
     n_compared = 0
     for batch in Comparison(*scores, alphas=(0.3,)):
-        limits = batch.limits
-        expected = (limits.kl_teacher_student, limits.kl_student_teacher, limits.gjs(0.3))
-        joined = [compared[place.key].divergences for place in batch.places]
-        for column, theirs in enumerate(expected):
-            for side in range(3):
-                mine = np.concatenate([divergences[column][side] for divergences in joined])
-                np.testing.assert_array_equal(mine[batch.rows], theirs[side])
-                assert np.isnan(np.delete(mine, batch.rows)).all()
+        expected = batch.measures.of("gjs", 0.3)
+        for side in range(3):
+            mine = np.concatenate([compared[place.key].gjs[side] for place in batch.places])
+            np.testing.assert_array_equal(mine[batch.rows], expected[side])
+            assert np.isnan(np.delete(mine, batch.rows)).all()
         n_compared += len(batch.places)
     assert n_compared == len(compared) == 3
 
@@ -39,7 +37,7 @@ def test_a_conversation_found_alone_is_as_in_the_stream(scores: Any) -> None:
     for streamed in compared:
         alone = compared.find(streamed.conversation_id, streamed.branch)
         np.testing.assert_array_equal(alone.teacher.logprobs, streamed.teacher.logprobs)
-        np.testing.assert_array_equal(alone.divergences.gjs.lower, streamed.divergences.gjs.lower)
+        np.testing.assert_array_equal(alone.gjs.lower, streamed.gjs.lower)
         assert alone.messages == streamed.messages
 
 
@@ -57,7 +55,7 @@ def test_a_conversation_is_read_from_the_row_groups_that_hold_it(
 
 def test_a_dataset_against_itself_has_no_divergence(scores: Any) -> None:
     found = ComparedDatasets(scores.teacher, scores.teacher).find("long")
-    assert np.nanmax(found.divergences.gjs.lower) == 0
+    assert np.nanmax(found.gjs.lower) == 0
 
 
 def test_a_bad_conversation_is_left_out_where_errors_are_skipped(
@@ -71,11 +69,29 @@ def test_a_bad_conversation_is_left_out_where_errors_are_skipped(
     logprobs[5] = 0.5
     column = pa.array(logprobs, pa.float32())
     pq.write_table(table.set_column(table.schema.get_field_index("logprob"), "logprob", column), path)
-    with pytest.raises(InputError, match=r"conversation 'c1', position 1: student: .* expected at most 0"):
+    with pytest.raises(InputError, match=r"conversation 'c1', position 1: .* expected at most 0"):
         list(ComparedDatasets(*roots))
     compared = ComparedDatasets(*roots, on_error=OnError.SKIP)
     assert [c.conversation_id for c in compared] == ["c0", "c2"]
-    assert [skipped.conversation_id for skipped in compared.pairing.skipped] == ["c1"]
+    assert [skipped.conversation_id for skipped in compared.comparison.pairing.skipped] == ["c1"]
+
+
+def test_a_token_that_one_model_rules_out_is_on_the_page(tmp_path: Any, write_scores: Any) -> None:
+    pytest.importorskip("altair")
+    samples = [("c", (("user", (1, 2, 3, 4, 5)),))]
+    roots = [write_scores(tmp_path / name, samples, noise=i) for i, name in enumerate("ts")]
+    for root, row in zip(roots, (2, 4), strict=True):
+        path = root / "scores" / "part-00000.parquet"
+        table = pq.read_table(path)
+        logprobs = table["logprob"].to_pylist()
+        logprobs[row] = -np.inf
+        column = pa.array(logprobs, pa.float32())
+        pq.write_table(table.set_column(table.schema.get_field_index("logprob"), "logprob", column), path)
+    found = ComparedDatasets(*roots).find("c")
+    assert found.teacher.logprobs[2] == found.student.logprobs[4] == -np.inf
+    assert 0 < np.nanmax(found.gjs.upper) <= np.log(2) + 1e-9
+    write_diff_report(*roots, tmp_path / "page.html")
+    assert "∞" in (tmp_path / "page.html").read_text("utf-8")
 
 
 def test_nan_is_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokscore.analytics.statistics.totals import ExactSum, ExactTotals
+from tokscore.analytics.statistics.totals import ExactTotals
 
 # Whole multiples of 2**-256 below 2**500.
 finite = st.floats(-1e120, 1e120).filter(lambda value: value == 0 or abs(value) > 1e-20)
@@ -26,14 +26,6 @@ def total(values: list[float]) -> float:
 @given(st.lists(finite, max_size=30))
 def test_the_sum_is_rounded_once(values: list[float]) -> None:
     assert total(values) == math.fsum(values)
-
-
-@given(st.lists(st.floats(-1e300, 1e300), max_size=30))
-def test_a_single_sum_is_rounded_once_too(values: list[float]) -> None:
-    single = ExactSum()
-    for value in values:
-        single.add(value)
-    assert single.value() == math.fsum(values)
 
 
 @given(st.lists(st.floats(-1e100, 1e100), max_size=30), st.randoms(use_true_random=False))

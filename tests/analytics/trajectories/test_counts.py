@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokscore.analytics.trajectories.counts import TokenCounts, branch_counts, node_counts, trace_counts
+from tokscore.analytics.trajectories.counts import InputOutputCounts, branch_counts, node_counts, trace_counts
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, NodeTokens, Trace, Usage, linear
 
@@ -38,21 +38,21 @@ def trees(draw: st.DrawFn) -> Trace:
     return Trace([recorded(draw(st.integers(NO_PARENT, i - 1)), draw(masks)) for i in range(n)])
 
 
-def rebuilt(trace: Trace, branch: Sequence[int]) -> TokenCounts:
+def rebuilt(trace: Trace, branch: Sequence[int]) -> InputOutputCounts:
     """The counts of one branch from its ids put together."""
     found = np.concatenate([trace.nodes[i].tokens.sampled_mask for i in branch])
     n_output = int((found == 1).sum())
-    return TokenCounts(len(found) - n_output, n_output, len(found))
+    return InputOutputCounts(len(found) - n_output, n_output, len(found))
 
 
-def reported(trace: Trace, branch: Sequence[int]) -> TokenCounts:
+def reported(trace: Trace, branch: Sequence[int]) -> InputOutputCounts:
     """The counts of one branch by the reports along it, one after the other."""
     n_input = n_output = 0
     for usage in (trace.nodes[i].usage for i in branch):
         if usage is not None:
             n_input += max(0, usage.n_prompt - (n_input + n_output))
             n_output += usage.n_completion
-    return TokenCounts(n_input, n_output, n_input + n_output)
+    return InputOutputCounts(n_input, n_output, n_input + n_output)
 
 
 def test_a_shared_prefix_counts_once() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tokscore.analytics.trajectories.counts import TokenCounts, branch_counts, trace_counts
+from tokscore.analytics.trajectories.counts import InputOutputCounts, branch_counts, trace_counts
 from tokscore.analytics.trajectories.limit_report import as_trace, limit_traces
-from tokscore.analytics.trajectories.limits import Limits
+from tokscore.analytics.trajectories.limits import TrajectoryLimits
 from tokscore.analytics.trajectories.recorded import RecordedInput
 from tokscore.dataset.choices import LimitCount
 from tokscore.dataset.tokens import RenderedConversation
@@ -85,10 +85,10 @@ def test_a_file_and_its_dataset_count_alike(name: str, tiny_model: Path, tmp_pat
     counts = RecordedInput([str(path)]).counts()
     assert (counts.n_branches, counts.n_turns, counts.total, counts.total_by_branches) == EXPECTED[name]
     trace = rendered_trace(path, tiny_model)
-    assert trace_counts(trace) == TokenCounts(counts.input, counts.output, counts.total)
+    assert trace_counts(trace) == InputOutputCounts(counts.input, counts.output, counts.total)
     assert sum(each.total for each in branch_counts(trace)) == counts.total_by_branches
     assert sum(node.is_sampled for node in trace.nodes) == counts.n_turns
-    for limits in (Limits(max_turns=2), Limits(total=9), Limits(output=4)):
+    for limits in (TrajectoryLimits(max_turns=2), TrajectoryLimits(total=9), TrajectoryLimits(output=4)):
         for count in LimitCount:
             ours = RecordedInput([str(path)]).limited(limits, count=count)
             theirs = limit_traces([("x", trace)], limits, count=count)

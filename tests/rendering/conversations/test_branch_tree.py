@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tokscore.analytics.trajectories.counts import branch_counts, trace_counts
-from tokscore.analytics.trajectories.limits import Limits, first_stop
+from tokscore.analytics.trajectories.limits import TrajectoryLimits, first_stop
 from tokscore.dataset.choices import LimitCount
 from tokscore.rendering.conversations.branch_tree import merged
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, NodeTokens, Trace
@@ -52,8 +52,10 @@ def test_equal_beginnings_count_once_and_every_sample_is_a_turn(
     assert sum(node.is_sampled for node in trace.nodes) == n_turns
 
 
-@pytest.mark.parametrize("limit", [Limits(max_turns=2), Limits(total=8), Limits(output=4)])
-def test_equal_samples_reach_limits_that_count_by_branch(limit: Limits) -> None:
+@pytest.mark.parametrize(
+    "limit", [TrajectoryLimits(max_turns=2), TrajectoryLimits(total=8), TrajectoryLimits(output=4)]
+)
+def test_equal_samples_reach_limits_that_count_by_branch(limit: TrajectoryLimits) -> None:
     stop = first_stop(merged(rows(*[row(1, 2, 27, 2)] * 3)), limit, LimitCount.BRANCHES)
     assert stop is not None
     assert (stop.turn, stop.counts) == (2, (4, 4, 8))
