@@ -237,22 +237,19 @@ def exact(
             _spec(*side, trust_remote_code=trust_remote_code)
             for side in zip(names, models, manifests, strict=True)
         ]
-        from tokscore.scoring.exact import ModelPair
+        from tokscore.scoring.exact import measuring
 
         note(f"comparing {specs[0].identity.name} with {specs[1].identity.name} over the whole vocabulary")
-        pair = ModelPair(*specs, alphas=alphas)
-        try:
+        with measuring(*specs, alphas=alphas) as measure:
             write_exact(
                 path,
                 sides.teacher,
                 sides.student,
-                pair.measure,
+                measure,
                 alphas=alphas,
                 on_error=OnError(on_error),
                 without=set(without),
             )
-        finally:
-            pair.close()
     note(f"exact values of every token: {path}")
     return exact_report(path, sides.teacher, sides.student, by=by)
 

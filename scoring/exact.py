@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 
 from tokscore.dataset.errors import EngineError, UsageError
+from tokscore.scoring.engines.child import Child
 from tokscore.scoring.engines.contract import TokenSequence
 from tokscore.scoring.engines.loading import engine_errors
 from tokscore.scoring.engines.transformers import TransformersEngine
@@ -49,6 +52,9 @@ class ExactTokens(NamedTuple):
     entropy_teacher: FloatArray
     entropy_student: FloatArray
     gjs: FloatArray
+
+
+Measure = Callable[[Iterable[TokenSequence]], Iterator[tuple[int, ExactTokens]]]
 
 
 class ModelPair:
@@ -207,3 +213,23 @@ def _gjs(p: torch.Tensor, q: torch.Tensor, gap: torch.Tensor, alpha: float) -> t
     teacher = (relative * (1 - alpha)).clamp_(min=least).log1p_()
     student = relative.mul_(-alpha).clamp_(min=least).log1p_()
     return alpha * _dot(p, teacher) + (1 - alpha) * _dot(q, student)
+
+
+@contextmanager
+def measuring(
+    teacher: EngineSpec, student: EngineSpec, *, alphas: Sequence[float] = (0.5,)
+) -> Iterator[Measure]:
+    """`ModelPair.measure`, in a process of its own where vLLM has changed transformers in this one.
+
+    Raises:
+        TokscoreError: As `ModelPair`.
+    """
+    pair: ModelPair | Child[ExactTokens]
+    if "vllm" in sys.modules:
+        pair = Child("tokscore.scoring.exact:ModelPair", "measure", teacher, student, alphas=alphas)
+    else:
+        pair = ModelPair(teacher, student, alphas=alphas)
+    try:
+        yield pair.call if isinstance(pair, Child) else pair.measure
+    finally:
+        pair.close()

@@ -11,18 +11,21 @@ import numpy as np
 from tokscore.dataset.errors import EngineError, InputError, UsageError
 from tokscore.dataset.tokens import RenderedConversation
 from tokscore.scoring.agreement import Agreement, agreement, is_bitwise_equal
+from tokscore.scoring.engines.child import Child
 from tokscore.scoring.engines.contract import SequenceScores, TokenSequence
+from tokscore.scoring.engines.registry import ENGINES
 from tokscore.scoring.engines.row_checks import check_scores
 
 if TYPE_CHECKING:
     from tokscore.dataset.manifest import ModelIdentity, Setting
     from tokscore.rendering.source import TokenSource
-    from tokscore.scoring.engines.contract import Engine
     from tokscore.scoring.engines.spec import EngineSpec
 
 # Conversations of users and assistants alone, which the templates of all chat models take.
 SAMPLE_CONVERSATIONS = Path(__file__).with_name("selfcheck.jsonl")
 MAX_TOKENS_TOTAL = 20_000
+Score = Callable[[Iterable[TokenSequence]], Iterator[tuple[int, SequenceScores]]]
+
 # Sequences that are scored together in the shuffled pass, at most.
 GROUP_SIZE = 4
 
@@ -209,23 +212,19 @@ def selfcheck(
     engine = spec.start(longest)
     try:
         progress("first pass")
-        cold = _pass(engine, [chosen.sequences], chosen, spec)
+        cold = _pass(engine.score, [chosen.sequences], chosen, spec)
         progress("second pass")
-        again = _pass(engine, [chosen.sequences], chosen, spec)
+        again = _pass(engine.score, [chosen.sequences], chosen, spec)
         progress("pass in random order")
-        shuffled = _pass(engine, _groups(chosen.sequences, seed), chosen, spec)
+        shuffled = _pass(engine.score, _groups(chosen.sequences, seed), chosen, spec)
         details = dict(engine.details)
     finally:
         engine.close()
     noise_floor = _noise_floor(agreement(again, cold), agreement(shuffled, cold))
     is_deterministic = is_bitwise_equal(again, cold)
     progress(f"starting {reference.identity.engine} in {reference.identity.dtype}")
-    engine = reference.start(longest)
-    try:
-        progress("reference pass")
-        believed = _pass(engine, [chosen.sequences], chosen, reference)
-    finally:
-        engine.close()
+    progress("reference pass")
+    believed = _reference_pass(reference, longest, chosen, apart=spec.identity.engine == "vllm")
     found = agreement(cold, believed)
     return SelfCheck(
         engine=spec.identity,
@@ -243,13 +242,28 @@ def selfcheck(
     )
 
 
+def _reference_pass(spec: EngineSpec, longest: int, chosen: Chosen, *, apart: bool) -> list[SequenceScores]:
+    """The scores of the reference; `apart` in a process of its own, as vLLM changes transformers."""
+    if not apart:
+        engine = spec.start(longest)
+        try:
+            return _pass(engine.score, [chosen.sequences], chosen, spec)
+        finally:
+            engine.close()
+    child: Child[SequenceScores] = Child(ENGINES[spec.identity.engine].target, "score", spec, longest)
+    try:
+        return _pass(child.call, [chosen.sequences], chosen, spec)
+    finally:
+        child.close()
+
+
 def _pass(
-    engine: Engine, groups: Iterable[Sequence[TokenSequence]], chosen: Chosen, spec: EngineSpec
+    score: Score, groups: Iterable[Sequence[TokenSequence]], chosen: Chosen, spec: EngineSpec
 ) -> list[SequenceScores]:
     """Checked scores in the order of `chosen`, one call of the engine a group."""
     found: dict[int, SequenceScores] = {}
     for group in groups:
-        for key, scores in engine.score(group):
+        for key, scores in score(group):
             sequence = chosen.sequences[key]
             check_scores(
                 scores, sequence.n_rows, spec.settings.top_k, chosen.conversation_ids[key], sequence.targets()

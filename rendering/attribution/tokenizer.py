@@ -323,12 +323,17 @@ def _load(
     logging.set_verbosity_error()
     cached_only = _is_cached_only(model, revision)
     try:
-        return AutoTokenizer.from_pretrained(
+        tokenizer = AutoTokenizer.from_pretrained(
             model,
             revision=revision or "main",
             local_files_only=cached_only,
             trust_remote_code=trust_remote_code,
         )
+        # A tokenizer_class can name what is none, and some settings only show when it is used.
+        longest = tokenizer.model_max_length if hasattr(tokenizer, "apply_chat_template") else None
+        if not isinstance(longest, int | float) or not longest > 0:
+            raise ValueError(f"{type(tokenizer).__name__}, model_max_length is {longest!r:.60}")
+        tokenizer(_UNICODE_PROBE)
     except Exception as error:  # It raises its own, huggingface_hub's and built-in errors.
         if is_about_code(error):
             raise InputError(needs_code(model)) from error
@@ -336,6 +341,7 @@ def _load(
             raise InputError(_NOT_FOUND.format(model=model)) from error
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"{model} holds no tokenizer that can be loaded: {reason}") from error
+    return tokenizer
 
 
 @lru_cache
@@ -384,9 +390,9 @@ def _eos_ids(model: str, revision: str | None, tokenizer: Any) -> frozenset[int]
 def _declared_eos(path: Path) -> set[int | None]:
     try:
         declared = json.loads(path.read_text("utf-8")).get("eos_token_id")
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise InputError(f"{path} is no JSON object: {error}.") from error
     ids = declared if isinstance(declared, list) else [declared]
-    if not all(i is None or isinstance(i, int) for i in ids):
-        raise InputError(f"{path}: eos_token_id is {declared!r}; expected an id or a list of ids.")
+    if not all(i is None or (isinstance(i, int) and 0 <= i < 2**31) for i in ids):
+        raise InputError(f"{path}: eos_token_id is {declared!r:.60}; expected an id or a list of ids.")
     return set(ids)

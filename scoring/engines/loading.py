@@ -10,6 +10,7 @@ import torch
 
 from tokscore.dataset.errors import EngineError, InputError
 from tokscore.rendering.attribution.remote_code import is_about_code, needs_code
+from tokscore.scoring.engines.checkpoint.adapter import merge_adapter
 from tokscore.scoring.engines.checkpoint.config import load_config
 from tokscore.scoring.engines.checkpoint.messages import quiet
 from tokscore.scoring.engines.checkpoint.skeleton import check_skeleton
@@ -73,9 +74,12 @@ def load_model(files: ModelFiles, dtype: str, device: torch.device) -> Loaded:
         except Exception as error:  # It raises its own, safetensors', torch's and built-in errors.
             raise _load_error(error, files.name, messages) from error
     left_out = LoadReport.of(report).left_out(files.name)
+    if files.adapter is not None:
+        model = merge_adapter(model, files.adapter, files.name)
     model = model.to(device).eval()
     if not eager:
-        eager = _mend_attention(model, files.vocab_size, min(files.max_length, PROBE_TOKENS))
+        with first_run(files.name):
+            eager = _mend_attention(model, files.vocab_size, min(files.max_length, PROBE_TOKENS))
     return Loaded(model, left_out, "eager" if eager else None)
 
 
@@ -93,8 +97,7 @@ def _mend_attention(model: Model, vocab_size: int, n_tokens: int) -> bool:
     ids = torch.randint(vocab_size, (1, n_tokens), generator=generator).to(model.device)
 
     def logprobs() -> torch.Tensor:
-        with engine_errors():
-            logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits
+        logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits
         return logits[0].double().log_softmax(-1)
 
     before = logprobs()
@@ -133,3 +136,16 @@ def engine_errors() -> Iterator[None]:
         yield
     except RuntimeError as error:  # Out of memory, too.
         raise EngineError(f"the transformers engine failed: {last_line(error)}") from error
+
+
+@contextmanager
+def first_run(name: str) -> Iterator[None]:
+    """Failures of a model that was just loaded: its configuration is to blame, unless memory is short."""
+    try:
+        yield
+    except (EngineError, InputError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if "alloc" in str(error).lower():
+            raise EngineError(f"the transformers engine failed: {last_line(error)}") from error
+        raise InputError(f"{name} cannot be run: {last_line(error)}") from error

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from tokscore.dataset.errors import InputError
+from tokscore.scoring.engines.checkpoint.adapter import ADAPTER_CONFIG, base_model_of
 from tokscore.scoring.engines.checkpoint.architecture import check_architecture
 from tokscore.scoring.engines.checkpoint.config import load_config
 from tokscore.scoring.engines.checkpoint.positions import max_length_of, switch_length_of
@@ -41,6 +42,7 @@ class ModelFiles:
         kv_width: Numbers that a key-value cache holds for one token.
         switch_length: As `switch_length_of` says.
         trust_remote_code: Whether code that comes with the model may run.
+        adapter: Folder of an adapter that is merged into it; None where there is none.
     """
 
     path: Path
@@ -53,6 +55,7 @@ class ModelFiles:
     kv_width: int
     switch_length: int | None = None
     trust_remote_code: bool = False
+    adapter: Path | None = None
 
     def weight_files(self) -> list[Path]:
         """The files that hold the weights, by name."""
@@ -70,11 +73,13 @@ class ModelFiles:
         return read_tensors(self.weight_files(), self.name)
 
     def sha256(self) -> str:
-        """Hash over names and bytes of config.json and the weights.
+        """Hash over names and bytes of config.json and the weights, those of an adapter too.
 
         Above 8 GiB of weights it covers of each file the size, the end, and 64 KiB in every 8 MiB.
         """
         files = [self.path / "config.json", *self.weight_files()]
+        if self.adapter is not None:
+            files += [self.adapter / ADAPTER_CONFIG, *sorted(self.adapter.glob("adapter_model.*"))]
         is_large = sum(file.stat().st_size for file in files) > MAX_HASHED_BYTES
         total = hashlib.sha256()
         for file in files:
@@ -141,8 +146,8 @@ def _fetch(hub_id: str, revision: str | None) -> Path:
 
 
 def _describe(path: Path, name: str, revision: str | None, trust_remote_code: bool) -> ModelFiles:
-    if (path / "adapter_config.json").is_file():
-        raise InputError(f"{name} is an adapter; merge it into its base model and score the result.")
+    if (path / ADAPTER_CONFIG).is_file():
+        return _describe_adapter(path, name, revision, trust_remote_code)
     if not (path / "config.json").is_file():
         raise _not_a_model(str(path))
     whole = load_config(path, name, trust_remote_code=trust_remote_code)
@@ -169,6 +174,18 @@ def _describe(path: Path, name: str, revision: str | None, trust_remote_code: bo
         switch_length_of(config),
         trust_remote_code,
     )
+
+
+def _describe_adapter(path: Path, name: str, revision: str | None, trust_remote_code: bool) -> ModelFiles:
+    """An adapter's base model, with the adapter and under its name."""
+    base = base_model_of(path, name)
+    if (Path(base).expanduser() / ADAPTER_CONFIG).is_file():
+        raise InputError(f"{name} is an adapter of {base}, which is an adapter too; expected a model.")
+    try:
+        found = find_model(base, trust_remote_code=trust_remote_code)
+    except InputError as error:
+        raise InputError(f"{name} is an adapter of {base}, which cannot be used.\n{error}") from error
+    return replace(found, name=name, revision=revision, adapter=path)
 
 
 def _kv_width(config: PretrainedConfig) -> int:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Sequences that fail alone, one after the other, before the engine is taken to be broken.
 MAX_FAILURES = 8
 # Details that differ from one start to the next without a reason.
-CHANCE = {"self_test_max_difference"}
+CHANCE = {"self_test_max_difference", "transformers_max_difference"}
 
 
 class EngineFailure(NamedTuple):

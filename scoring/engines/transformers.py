@@ -12,8 +12,8 @@ import torch
 from tokscore.dataset.errors import InputError
 from tokscore.scoring.engines.causality import check_causality
 from tokscore.scoring.engines.checkpoint.positions import UNLIMITED_LENGTH, switch_length_of
-from tokscore.scoring.engines.contract import SequenceScores, TokenSequence, last_line, windows
-from tokscore.scoring.engines.loading import Model, engine_errors, load_model
+from tokscore.scoring.engines.contract import SequenceScores, TokenSequence, windows
+from tokscore.scoring.engines.loading import Model, engine_errors, first_run, load_model
 
 if TYPE_CHECKING:
     from tokscore.dataset.manifest import ModelIdentity, Setting
@@ -82,11 +82,8 @@ class TransformersEngine:
         generator = torch.Generator().manual_seed(0)
         length = min(_PROBE_LENGTH, self.max_length)
         ids = torch.randint(self.vocab_size, (1, length), generator=generator).to(self._device)
-        with engine_errors():
-            try:
-                logits = self._model(input_ids=ids, use_cache=False).logits
-            except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
-                raise InputError(f"{self.identity.name} cannot be run: {last_line(error)}") from error
+        with first_run(self.identity.name):
+            logits = self._model(input_ids=ids, use_cache=False).logits
             if logits.shape[-1] != self.vocab_size:
                 raise InputError(
                     f"{self.identity.name} gives {logits.shape[-1]} logits; "

@@ -72,9 +72,8 @@ def change_weights(path: Path, change: Callable[[dict[str, torch.Tensor]], dict[
     save_file(change(load_file(file)), file, metadata={"format": "pt"})
 
 
-def _biased(path: Path) -> None:
-    """A Llama whose biases matter."""
-    save(path, "LlamaForCausalLM", "LlamaConfig", **BASE, attention_bias=True)
+def _with_biases(path: Path) -> None:
+    """Random biases for the zeros that a new model has."""
     change_weights(
         path,
         lambda weights: {
@@ -82,6 +81,18 @@ def _biased(path: Path) -> None:
             for name, value in weights.items()
         },
     )
+
+
+def _biased(path: Path) -> None:
+    """A Llama whose biases matter."""
+    save(path, "LlamaForCausalLM", "LlamaConfig", **BASE, attention_bias=True)
+    _with_biases(path)
+
+
+def _biased_phi(path: Path) -> None:
+    """A Phi whose head has a bias that matters."""
+    MODELS["phi"](path)
+    _with_biases(path)
 
 
 def _left_out_bias(path: Path) -> None:
@@ -181,6 +192,7 @@ MODELS: Mapping[str, Callable[[Path], None]] = {
     "granite": partial(
         save, architecture="GraniteForCausalLM", config="GraniteConfig", **BASE, logits_scaling=4.0
     ),
+    "biased-phi": _biased_phi,
     "code": _llama_with_code,
 }
 

@@ -22,6 +22,7 @@ from tokscore.scoring.engines.row_checks import check_scores
 from tokscore.scoring.engines.settings import EnginePath
 from tokscore.scoring.engines.vllm.arguments import VllmSettings, check_config, vllm_settings
 from tokscore.scoring.engines.vllm.path_check import LIMIT, LIMIT_16_BIT, PLAIN_TOP_K, PathCheck, PathError
+from tokscore.scoring.engines.vllm.reference import difference_from_transformers, uses_transformers
 from tokscore.scoring.engines.vllm.results import KEEP, from_flat, from_tensors, keep_tensors
 from tokscore.scoring.engines.vllm.worker import MARK, WorkerSettings, runs_of
 
@@ -140,6 +141,10 @@ class VllmEngine:
         check_causality(
             self.score, self.vocab_size, self._longest, name=self.identity.name, dtype=self.identity.dtype
         )
+        if uses_transformers(self._engine.vllm_config.model_config):
+            difference = difference_from_transformers(spec, self.score, self._longest)
+            details["model_code"] = "transformers"
+            details["transformers_max_difference"] = round(difference, 7)
         self.details = details
 
     def _load(self, path: str) -> VllmSettings:
@@ -353,6 +358,11 @@ def _check_weights(spec: EngineSpec) -> str | None:
     from tokscore.scoring.engines.checkpoint.skeleton import UnknownModelError, check_skeleton, compare
 
     model = spec.model
+    if model.adapter is not None:
+        raise EngineError(
+            f"{model.name} is an adapter, and vLLM leaves out what one adds to the head of a model.\n"
+            "Use `engine='transformers'`, or merge it into its base model and score the result."
+        )
     config = load_config(model.path, model.name, trust_remote_code=model.trust_remote_code)
     # Packed weights have names and shapes of their own, and overrides make another configuration.
     is_other = getattr(config, "quantization_config", None) is not None or spec.settings.quantization

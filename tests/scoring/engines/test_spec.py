@@ -149,12 +149,6 @@ def test_a_directory_without_weights_is_bad_input(tiny_llama: Path, tmp_path: Pa
         plan_engine(str(tmp_path), engine="transformers")
 
 
-def test_an_adapter_is_refused_with_a_hint(tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(InputError, match="merge it into its base model"):
-        plan_engine(str(tmp_path), engine="transformers")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,0 +1,48 @@
+"""vLLM's Transformers backend is right or refused; vLLM's own code of a model is not held up by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.scoring.samples import EngineStarter, random_ids
+from tokscore.dataset.errors import EngineError
+from tokscore.scoring import TokenSequence, load_engine, plan_engine
+from tokscore.scoring.selfcheck import Chosen, default_limits, selfcheck
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
+]
+THROUGH_TRANSFORMERS = {"model_impl": "transformers"}
+Tiny = Callable[[str], Path]
+
+
+def test_a_head_with_a_scale_of_its_own_is_refused(tiny: Tiny) -> None:
+    with pytest.raises(EngineError, match=r"granite through its Transformers backend, where logprobs differ"):
+        load_engine("vllm", str(tiny("granite")), engine_arg=THROUGH_TRANSFORMERS)
+
+
+def test_a_model_that_comes_out_right_there_is_scored_and_checked(tiny: Tiny) -> None:
+    spec = plan_engine(str(tiny("phi")), engine="vllm", top_k=2)
+    sequences = [TokenSequence(key, random_ids(key, 20 + key)) for key in range(3)]
+    chosen = Chosen(sequences, ["a", "b", "c"], 0, 0)
+    reference = plan_engine(str(tiny("phi")), engine="transformers", dtype="float32", top_k=2)
+    found = selfcheck(chosen, spec, reference, default_limits("float32"))
+    assert found.is_passed
+    assert found.details["model_code"] == "transformers"
+    assert float(str(found.details["transformers_max_difference"])) < 1e-4
+
+
+def test_code_of_vllm_is_not_called_transformers(start: EngineStarter, tiny: Tiny) -> None:
+    sequence = TokenSequence(0, random_ids(0, 40))
+    # First, since vLLM changes transformers.
+    [(_, there)] = start("transformers", tiny("granite"), top_k=2).score([sequence])
+    engine = start("vllm", tiny("granite"), top_k=2)
+    assert "model_code" not in engine.details
+    [(_, here)] = engine.score([sequence])
+    np.testing.assert_allclose(here.logprobs, there.logprobs, atol=1e-4)

@@ -1,0 +1,96 @@
+"""Every causal architecture of the installed transformers: right, or refused by name; never silently wrong.
+
+`make architectures` runs it. What is skipped says why: it cannot be made tiny, or it is refused.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.scoring import tiny_architectures
+from tokscore.dataset.errors import TokscoreError
+from tokscore.scoring import SequenceScores, TokenSequence, load_engine
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+LENGTHS = (40, 3, 17, 33, 40, 8)
+ATOL = 1e-3
+
+
+def score(engine_name: str, path: Path) -> tuple[list[SequenceScores], list[SequenceScores]]:
+    """All sequences together, and each alone."""
+    rng = np.random.default_rng(0)
+    sequences = [
+        TokenSequence(key, rng.integers(3, tiny_architectures.VOCAB_SIZE - 8, n).astype(np.int32))
+        for key, n in enumerate(LENGTHS)
+    ]
+    engine = load_engine(engine_name, str(path), top_k=3)
+    try:
+        together = dict(engine.score(sequences))
+        alone = [dict(engine.score([sequence]))[sequence.key] for sequence in sequences]
+    finally:
+        engine.close()
+    return [together[key] for key in range(len(sequences))], alone
+
+
+@torch.inference_mode()
+def plain_logprobs(path: Path) -> list[np.ndarray]:
+    """By transformers with plain attention in float32, one sequence at a time."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    with suppress(ValueError):
+        model.set_attn_implementation("eager")
+    rng = np.random.default_rng(0)
+    found = []
+    for n in LENGTHS:
+        ids = torch.from_numpy(rng.integers(3, tiny_architectures.VOCAB_SIZE - 8, n))
+        logprobs = model(input_ids=ids[None], use_cache=False).logits[0, :-1].double().log_softmax(-1)
+        found.append(logprobs.gather(1, ids[1:, None])[:, 0].numpy())
+    return found
+
+
+@pytest.mark.parametrize("model_type", list(tiny_architectures.names()))
+def test_an_architecture_is_right_or_refused(model_type: str, tmp_path: Path) -> None:
+    path = tmp_path / model_type
+    try:
+        tiny_architectures.make(model_type, path)
+    except Exception as error:  # noqa: BLE001 (whatever transformers raises)
+        pytest.skip(f"not made: {type(error).__name__}: {str(error)[:100]}")
+    try:
+        together, alone = score("transformers", path)
+    except TokscoreError as error:
+        pytest.skip(f"refused: {str(error)[:200]}")
+    for one, other, plain in zip(together, alone, plain_logprobs(path), strict=True):
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=ATOL)
+        np.testing.assert_allclose(one.logprobs, plain, atol=ATOL)
+
+
+VLLM_TYPES = os.environ.get("TOKSCORE_SWEEP_VLLM", "llama,qwen2,qwen3,gemma2,granite,phi,gpt2,opt").split(",")
+
+
+@pytest.mark.vllm
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+@pytest.mark.parametrize(
+    "model_type", list(tiny_architectures.names()) if VLLM_TYPES == ["all"] else VLLM_TYPES
+)
+def test_vllm_agrees_or_refuses(model_type: str, tmp_path: Path) -> None:
+    path = tmp_path / model_type
+    try:
+        tiny_architectures.make(model_type, path)
+    except Exception as error:  # noqa: BLE001 (whatever transformers raises)
+        pytest.skip(f"not made: {type(error).__name__}: {str(error)[:100]}")
+    plain = plain_logprobs(path)
+    try:
+        together, alone = score("vllm", path)
+    except TokscoreError as error:
+        pytest.skip(f"refused: {str(error)[:200]}")
+    for one, other, expected in zip(together, alone, plain, strict=True):
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=ATOL)
+        np.testing.assert_allclose(one.logprobs, expected, atol=ATOL)
