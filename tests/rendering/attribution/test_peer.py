@@ -84,13 +84,15 @@ def mask_differences(tokens: RenderedTokens, theirs: list[bool]) -> set[str]:
 
 
 def index_differences(tokens: RenderedTokens, theirs: list[int]) -> set[str]:
-    """Kinds of difference; DESIGN decides both but the last."""
+    """Kinds of difference, as docs/attribution.md explains them; `other` has no explanation."""
     kinds = set()
     for k in np.flatnonzero(tokens.message_indices != np.array(theirs)).tolist():
         if tokens.message_indices[k] == -1 and tokens.messages[theirs[k]].role in ("system", "user"):
             kinds.add("beside a message outside the loop")
         elif tokens.sampled_mask[k] == 1 and theirs[k] == tokens.message_indices[k] - 1:
             kinds.add("role marker that ends an answer")
+        elif tokens.messages[theirs[k]].role == "tool" and tokens.message_indices[k] == theirs[k] + 1:
+            kinds.add("marker that ends tool results")
         else:
             kinds.add("other")
     return kinds
@@ -135,4 +137,9 @@ def test_masks_and_message_indices_equal_those_of_hand_written_renderers(
     assert {kind for _, kind in masks} == {"think prefix", "newline"}
     assert {name for name, kind in masks if kind == "newline"} == {"glm4moe"}
     assert masks["glm4moe", "newline"] <= n_renderings * (447 - 420) / 447
-    assert set(indices) == {"beside a message outside the loop", "role marker that ends an answer"}
+    assert set(indices) == {
+        "beside a message outside the loop",
+        "marker that ends tool results",
+        "role marker that ends an answer",
+    }
+    assert indices["marker that ends tool results"] == 1
