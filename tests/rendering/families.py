@@ -149,7 +149,7 @@ def family_tokenizer(families: Families, base: str, name: str, control: set[str]
         added.append({**token, "special": text not in _MARKERS})
     added.sort(key=lambda token: token["id"])
     config = json.loads((source / "tokenizer_config.json").read_text())
-    target.mkdir()
+    target.mkdir(exist_ok=True)
     (target / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False))
     (target / "tokenizer_config.json").write_text(
         json.dumps({**config, "tokenizer_class": "PreTrainedTokenizerFast"})

@@ -116,10 +116,10 @@ def test_rows_that_a_real_engine_loses_are_named_with_both_counts(
         selfcheck(chosen, spec, spec, default_tolerance("float32"))
 
 
-def test_an_adapter_is_refused_with_a_hint_to_merge_it(tiny_llama: Path, tmp_path: Path) -> None:
+def test_an_adapter_that_names_no_base_model_is_refused(tiny_llama: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((tiny_llama / "config.json").read_bytes())
     (tmp_path / "adapter_config.json").write_text(json.dumps({"modules_to_save": ["lm_head"]}))
-    with pytest.raises(InputError, match="is an adapter; merge it into its base model"):
+    with pytest.raises(InputError, match="base_model_name_or_path None; expected the directory or hub id"):
         plan_engine(str(tmp_path), engine="transformers")
 
 

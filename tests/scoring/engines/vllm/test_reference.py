@@ -12,7 +12,7 @@ import pytest
 from tests.scoring.samples import EngineStarter, random_ids
 from tokscore.dataset.errors import EngineError
 from tokscore.scoring import TokenSequence, load_engine, plan_engine
-from tokscore.scoring.selfcheck import Chosen, default_limits, selfcheck
+from tokscore.scoring.selfcheck import Chosen, default_tolerance, selfcheck
 
 pytestmark = [
     pytest.mark.vllm,
@@ -32,7 +32,7 @@ def test_a_model_that_comes_out_right_there_is_scored_and_checked(tiny: Tiny) ->
     sequences = [TokenSequence(key, random_ids(key, 20 + key)) for key in range(3)]
     chosen = Chosen(sequences, ["a", "b", "c"], 0, 0)
     reference = plan_engine(str(tiny("phi")), engine="transformers", dtype="float32", top_k=2)
-    found = selfcheck(chosen, spec, reference, default_limits("float32"))
+    found = selfcheck(chosen, spec, reference, default_tolerance("float32"))
     assert found.is_passed
     assert found.details["model_code"] == "transformers"
     assert float(str(found.details["transformers_max_difference"])) < 1e-4
