@@ -77,9 +77,13 @@ def find_header(view: View, turn: Turn, low: int, high: int, prompts: Prompts, b
     """
     candidates = prompts.before(before)
     header = _whole(view.text, turn, candidates) or _partial(view, turn, low, high, candidates, prompts)
-    if header is None and prompts.is_empty_after(before) and _opens_alone(view, turn, before):
-        return Header(turn.own_start, turn.own_start, is_whole=True)
-    return header
+    if header is not None or not _opens_alone(view, turn, before):
+        return header
+    if (empty := prompts.empty_after(before)) is None:
+        return None
+    ahead = view.text[: turn.own_start]
+    stop = turn.own_start - (empty.n_blank if not ahead[len(ahead) - empty.n_blank :].strip() else 0)
+    return Header(stop, stop, is_whole=True)
 
 
 def _whole(text: str, turn: Turn, candidates: Sequence[GenerationPrompt]) -> Header | None:
@@ -167,8 +171,13 @@ def is_confirmed(
         _begins_behind_prompt(view, turn, answer.start, header, prompts, before)
         and (turn.foreign >= stop or (answer.has_stop and turn.foreign >= view.starts[answer.stop - 1]))
         and not _holds_opener(view, view.text[header.start : header.stop], start, stop)
-        and (answer.has_stop or stop >= turn.own_stop)
+        and (answer.has_stop or _ends_with_turn(view, turn, answer))
     )
+
+
+def _ends_with_turn(view: View, turn: Turn, answer: Answer) -> bool:
+    """Whether no whole token of the turn follows an answer."""
+    return answer.stop >= len(view.stops) or bool(view.stops[answer.stop] > turn.own_stop)
 
 
 def _begins_behind_prompt(
@@ -177,7 +186,7 @@ def _begins_behind_prompt(
     """Whether a prompt ends where an answer begins, or within the token before its first."""
     start = int(view.starts[first])
     if header.start == header.stop:
-        return start >= turn.own_start and prompts.is_empty_after(before)
+        return start >= header.stop and prompts.empty_after(before) is not None
     earliest = int(view.starts[first - 1]) if first else start
     for end in range(start, earliest, -1):
         if view.text.endswith(prompts.texts, turn.start, end):

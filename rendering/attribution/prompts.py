@@ -28,11 +28,13 @@ class GenerationPrompt(NamedTuple):
         token_ids: Its tokens.
         text: The same as characters.
         is_asked_for: It is only printed where a generation prompt is asked for.
+        n_blank: Where it is empty, so many characters of white space come between it and an answer.
     """
 
     token_ids: tuple[int, ...]
     text: str
     is_asked_for: bool
+    n_blank: int = 0
 
 
 class Prompts:
@@ -77,11 +79,11 @@ class Prompts:
             self._before[role] = tuple(dict.fromkeys([*own, *self.every]))
         return self._before[role]
 
-    def is_empty_after(self, role: str) -> bool:
-        """Whether the template prints nothing between a message of `role` and an answer."""
-        if role in self.after:
-            return any(not prompt.text for prompt in self.after[role])
-        return bool(self.after.get("user")) and not self.every
+    def empty_after(self, role: str) -> GenerationPrompt | None:
+        """The empty prompt, where the template prints nothing between a message of `role` and an answer."""
+        if role not in self.after and not self.every:
+            role = "user"
+        return next((prompt for prompt in self.after.get(role, ()) if not prompt.text), None)
 
 
 def find_prompts(
@@ -152,8 +154,9 @@ def _ask(
                 behind_turn=messages[-1:] != [] and messages[-1]["role"] != "system",
             )
             answered = probe(template, variables, [*messages, *answer], tools=tools)
-            opens_alone = answered is not None and not _opener(answered, len(messages)).strip()
-            taken = tuple(prompt for prompt in found if prompt.text or opens_alone)
+            taken = tuple(prompt for prompt in found if prompt.text)
+            if len(taken) < len(found) and answered is not None:
+                taken += _empty_prompt(answered, prompted.text, len(messages))
             if is_printed:
                 return taken
     return taken
@@ -195,6 +198,17 @@ def _prompts(
             GenerationPrompt(tuple(encoding.token_ids[chosen].tolist()), text[begin:], text != without)
         )
     return tuple(found)
+
+
+def _empty_prompt(answered: RenderedText, prompted: str, message: int) -> tuple[GenerationPrompt, ...]:
+    """An empty prompt, if the answer behind it opens with its own text; none otherwise."""
+    runs = run_table(answered.runs)
+    written = np.flatnonzero(runs.writer == message)
+    if not len(written) or _opener(answered, message).strip():
+        return ()
+    between = answered.text[len(prompted) : runs.starts[written[0]]]
+    is_blank = answered.text.startswith(prompted) and not between.strip()
+    return (GenerationPrompt((), "", False, len(between) if is_blank else 0),)
 
 
 def _openers(template: str, variables: Mapping[str, Any]) -> dict[str, str]:

@@ -163,7 +163,7 @@ def _mark_message(
     if header is None:
         sampled.unknown[message] = NO_PROMPT
         return
-    begin = min(max(low, int(stops.searchsorted(header.stop, "right"))), high)
+    begin = min(int(stops.searchsorted(header.stop, "right")), high)
     end, stop_token, reason = _find_end(view, turn, begin, high)
     if stop_token is not None and _continues_behind(view, turn):
         reason = INPUT_BEHIND_RESULTS
@@ -178,7 +178,7 @@ def _mark_message(
     if begin < len(starts) and starts[begin] < header.stop:
         flags.append(MessageFlag.HEADER_STRADDLED)
         begin += 1
-    answer = Answer(low, begin, max(begin, end), stop_token is not None)
+    answer = Answer(min(low, begin), begin, max(begin, end), stop_token is not None)
     if view.is_checked and not is_confirmed(view, turn, answer, header, prompts, before):
         sampled.unknown[message] = UNCONFIRMED
         sampled.flags[message] = [MessageFlag.UNCONFIRMED]
@@ -211,8 +211,11 @@ def _find_end(view: View, turn: Turn, begin: int, high: int) -> tuple[int, int |
         stop = high  # a control token before it ends nothing
     elif tail <= control < body_stop:
         stop = control
-    end = max(begin, own_stop) if stop is None else stop + 1
-    return end, stop, reason
+    if stop is not None:
+        return stop + 1, stop, reason
+    if own_stop > begin and view.stops[own_stop - 1] > turn.own_stop:
+        own_stop -= 1  # a token that holds the start of the next message too
+    return max(begin, own_stop), None, reason
 
 
 def _continues_behind(view: View, turn: Turn) -> bool:

@@ -212,7 +212,6 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
         writer = _writer_of(variables)
         if writer is None:
             return value
-        take(len(value))
         low, high = 0, len(value)
         if before and value.startswith(before):
             low = len(before)

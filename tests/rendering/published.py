@@ -18,7 +18,13 @@ _STOPS = [
     "<|end_of_msg|>", "<|assistant_end|>", "<SPECIAL_12>", "<sep>", "<|eot|>", "<|eom|>", "<|eos|>", "<|end|>",
     "</s>", "<|endoftext|>", "<eos>",
 ]  # fmt: skip
+# Control strings that a template puts together.
+_MADE = {
+    f"<｜hy_{name}:opensource｜>"
+    for name in ("begin▁of▁sentence", "User", "Assistant", "eos", "place▁holder▁no▁3")
+}
 _OWN_STOPS = {
+    "tencent-Hy3": ["<｜hy_eos:opensource｜>"],
     "GLM": ["<|endoftext|>", "<|user|>", "<|observation|>"],
     "openai-gpt-oss": ["<|return|>", "<|call|>", "<|endoftext|>"],
 }
@@ -62,7 +68,7 @@ def published_templates(families: Families, only: str = "") -> Iterator[Publishe
     }
     if sources:
         tokenizer = family_tokenizer(
-            families, "qwen3", "published", control_strings(sources.values()) | set(_STOPS)
+            families, "qwen3", "published", control_strings(sources.values()) | set(_STOPS) | _MADE
         )
         for name, source in sources.items():
             yield _guessed(name, source, tokenizer)

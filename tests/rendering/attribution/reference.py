@@ -102,17 +102,30 @@ class Judge:
         offsets: list[tuple[int, int]],
         words: list[tuple[int, int] | None],
     ) -> Expected | str:
-        floor = max((place[1] for place in words[:i] if place), default=0)
-        ceiling = min(
-            (place[0] for place in words[i + 1 :] if place and place[0] >= floor), default=len(whole)
-        )
         mine = words[i]
+        others = [place for j, place in enumerate(words) if place and j != i]
+        before = [place for place in words[:i] if place]
+        floor = max(
+            (stop for _, stop in (before if mine is None else others) if not mine or stop <= mine[0]),
+            default=0,
+        )
+        ceiling = min(
+            (start for start, _ in others if start >= (floor if mine is None else mine[1])),
+            default=len(whole),
+        )
         prompt = self.render(messages[:i], tools, prompted=True)
         if prompt is not None and whole.startswith(prompt):
             begin = len(prompt)
             header = self._supplied()  # some templates print no prompt behind a system message or an answer
             if header and whole.startswith(header.lstrip(), begin):
                 begin += len(header.lstrip())
+            elif (
+                i
+                and messages[i - 1]["role"] == "assistant"
+                and mine
+                and self._ends_turn(whole[begin : mine[0]])
+            ):
+                return "behind an answer no prompt is printed"
         elif mine is None:
             return "no words, and the prompt is no prefix"
         else:
@@ -120,6 +133,8 @@ class Judge:
             if isinstance(opened, str):
                 return opened
             begin = floor + opened
+        if mine is None or begin < floor:
+            floor = begin
         last = begin if mine is None else max(mine[1], begin)
         with_answer = self.render(messages[: i + 1], tools, prompted=False)
         boundary = ceiling
@@ -155,9 +170,16 @@ class Judge:
             return self._like_another(before, tools, region, body)
         without = self.render(before, tools, prompted=False) or ""
         supplied = prompt[_common(prompt, without) :]
+        if not supplied:  # it is printed either way: all that follows the last words
+            behind = max((place[1] for place in _places(before, prompt) if place), default=len(prompt))
+            return (
+                len(prompt) - behind if region.startswith(prompt[behind:]) else "no prompt is in front of it"
+            )
         for text in (supplied, supplied.lstrip()):
             if text.strip() and (at := region.rfind(text, 0, body + len(text) - 1)) >= 0:
                 return at + len(text)
+        if region[body:].startswith("<"):
+            return "a think tag may be of the template or of the message"
         wanted = self.hf(supplied.lstrip(), add_special_tokens=False)["input_ids"]
         encoded = self.hf(region, add_special_tokens=False, return_offsets_mapping=True)
         ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
@@ -173,6 +195,9 @@ class Judge:
         if best:
             return stop
         return self._like_another(before, tools, region, body)
+
+    def _ends_turn(self, text: str) -> bool:
+        return any(each in self.eos for each in self.hf(text, add_special_tokens=False)["input_ids"])
 
     def _supplied(self) -> str:
         """The prompt behind a plain question."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from tests.rendering.attribution.reference import Judge, differences
 from tests.rendering.published import Published
+from tokscore.dataset.choices import MessageForm
 from tokscore.rendering import Conversation, ConversationError, Renderer
 from tokscore.rendering.attribution.renderer import Verify
 
@@ -48,12 +49,16 @@ def sweep(
             template_kwargs=published.variables,
             add_generation_prompt=prompted,
             verify=Verify.OFF,
+            messages=MessageForm.AS_IS,
         )
         for name, conversation in conversations.items():
             try:
                 tokens = renderer.render(conversation)
             except ConversationError:
                 outcome.counts["refused"] += 1
+                continue
+            if tokens.text != judge.render(conversation.messages, conversation.tools, prompted=prompted):
+                outcome.counts["other text"] += 1  # which a run that verifies refuses
                 continue
             outcome.counts["renderings"] += 1
             expected = judge.answers(conversation.messages, conversation.tools, prompted=prompted)
