@@ -171,10 +171,14 @@ class Judge:
         without = self.render(before, tools, prompted=False) or ""
         supplied = prompt[_common(prompt, without) :]
         if not supplied:  # it is printed either way: all that follows the last words
-            behind = max((place[1] for place in _places(before, prompt) if place), default=len(prompt))
-            return (
-                len(prompt) - behind if region.startswith(prompt[behind:]) else "no prompt is in front of it"
-            )
+            places = [place for place in _places(before, prompt) if place]
+            behind = prompt[max((stop for _, stop in places), default=0) :]
+            if not places:
+                return "no prompt is in front of it"
+            if region.startswith(behind):
+                answered = self._ends_turn(region[len(behind) : body])
+                return "no prompt is in front of it" if answered else len(behind)
+            supplied = behind
         for text in (supplied, supplied.lstrip()):
             if text.strip() and (at := region.rfind(text, 0, body + len(text) - 1)) >= 0:
                 return at + len(text)
