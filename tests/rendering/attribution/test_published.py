@@ -24,7 +24,6 @@ def check(outcome: Outcome) -> None:
     counts = outcome.counts
     assert not outcome.wrong, "\n".join(outcome.wrong)
     assert counts["right"] > 0.9 * counts["answers"], counts
-    assert counts["unknown"] <= 0.03 * counts["answers"], outcome.unknown
 
 
 def test_no_mask_is_wrong_on_six_shapes(families: Families) -> None:
@@ -41,6 +40,7 @@ def test_no_mask_is_wrong_on_any_shape(families: Families) -> None:
     for published in published_templates(families):
         sweep(published, ANSWER_SHAPES, (False, True), outcome)
     check(outcome)
+    assert outcome.counts["unknown"] <= 0.03 * outcome.counts["answers"], outcome.unknown
 
 
 def random_conversations(n: int, seed: int) -> Iterator[Conversation]:
