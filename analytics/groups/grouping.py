@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ GroupValue = str | int | float | bool | None
 GroupKey = GroupValue | tuple[GroupValue, ...]
 
 METADATA_PREFIX = "metadata."
+_OBJECT = re.compile(rb"[ \t\r\n]*\{")
 
 
 # What the messages table has too: groups of these are sets of messages.
@@ -157,7 +159,7 @@ def metadata_value(metadata: str | None, name: str) -> GroupValue:
 
 def _members(value: msgspec.Raw) -> dict[str, msgspec.Raw]:
     """The values of an object; empty for what is none."""
-    if not bytes(value).lstrip().startswith(b"{"):
+    if _OBJECT.match(memoryview(value)) is None:
         return {}
     return msgspec.json.decode(value, type=dict[str, msgspec.Raw])
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import tracemalloc
+
 import pytest
 
-from tokscore.analytics.groups.grouping import group_label, group_order, metadata_value, parse_group_by
-from tokscore.dataset.errors import UsageError
+from tokscore.analytics.groups.grouping import (
+    group_label,
+    group_order,
+    metadata_value,
+    parse_group_by,
+    place_metadata,
+)
+from tokscore.dataset.errors import InputError, UsageError
+from tokscore.dataset.token_rows import Place
 
 
 def test_names_come_joined_by_commas_and_as_a_list() -> None:
@@ -56,3 +66,21 @@ def test_metadata_that_no_group_has_is_told() -> None:
     by = parse_group_by("role,metadata.task,metadata.nope")
     assert by.absent_metadata([("user", None, None), ("assistant", "sort", None)]) == ["metadata.nope"]
     assert parse_group_by("role").absent_metadata([None]) == []
+
+
+@pytest.mark.parametrize("text", ["{", '{"k": ' + "[" * 100_000, '{"k": 1e999}', '{"k": nan}'])
+def test_metadata_that_are_no_json_are_refused_by_conversation_and_column(text: str) -> None:
+    place = Place("c1", 2, text, part=0, first_row=0, n_tokens=1, n_messages=1)
+    with pytest.raises(InputError, match="conversation 'c1' branch 2 has no JSON in column metadata"):
+        place_metadata(place, "metadata.k")
+
+
+def test_large_metadata_are_not_made_objects() -> None:
+    """A list of 100,000 objects takes ten times its text."""
+    text = json.dumps({"k": "x", "rest": [{"a": index} for index in range(100_000)]})
+    metadata_value(text, "metadata.k")
+    tracemalloc.start()
+    assert metadata_value(text, "metadata.k") == "x"
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * len(text)
