@@ -176,8 +176,10 @@ class Judge:
             if not places:
                 return "no prompt is in front of it"
             if region.startswith(behind):
-                answered = self._ends_turn(region[len(behind) : body])
-                return "no prompt is in front of it" if answered else len(behind)
+                if self._ends_turn(region[len(behind) : body]):
+                    return "no prompt is in front of it"
+                header = self._supplied().lstrip()
+                return len(behind) + (len(header) if region.startswith(header, len(behind)) else 0)
             supplied = behind
         for text in (supplied, supplied.lstrip()):
             if text.strip() and (at := region.rfind(text, 0, body + len(text) - 1)) >= 0:
@@ -194,7 +196,9 @@ class Judge:
                 k + n < len(ids) and n < len(wanted) and ids[k + n] == wanted[n] and offsets[k + n][1] <= body
             ):
                 n += 1
-            if n > best and region[offsets[k][0] : offsets[k + n - 1][1]].strip():
+            # Of a prompt with control tokens, the dot before them says nothing.
+            matched = self.special.isdisjoint(wanted) or not self.special.isdisjoint(ids[k : k + n])
+            if n > best and matched and region[offsets[k][0] : offsets[k + n - 1][1]].strip():
                 best, stop = n, offsets[k + n - 1][1]
         if best:
             return stop
