@@ -65,7 +65,7 @@ COMMANDS = {
     "show": Command(
         ("show", "teacher", CONVERSATION),
         "scores",
-        STORED | RECORDED | SCORED | {"position_in_message", "entropy"},
+        STORED | RECORDED | SCORED | {"position_in_message", "entropy", "role"},
     ),
 }
 
