@@ -22,6 +22,16 @@ THROUGH_TRANSFORMERS = {"model_impl": "transformers"}
 Tiny = Callable[[str], Path]
 
 
+def test_code_of_vllm_is_not_called_transformers(start: EngineStarter, tiny: Tiny) -> None:
+    sequence = TokenSequence(0, random_ids(0, 40))
+    # First in this file: vLLM's Transformers backend changes what transformers builds in this process.
+    [(_, there)] = start("transformers", tiny("granite"), top_k=2).score([sequence])
+    engine = start("vllm", tiny("granite"), top_k=2)
+    assert "model_code" not in engine.details
+    [(_, here)] = engine.score([sequence])
+    np.testing.assert_allclose(here.logprobs, there.logprobs, atol=1e-4)
+
+
 def test_a_head_with_a_scale_of_its_own_is_refused(tiny: Tiny) -> None:
     with pytest.raises(EngineError, match=r"granite through its Transformers backend, where logprobs differ"):
         load_engine("vllm", str(tiny("granite")), engine_arg=THROUGH_TRANSFORMERS)
@@ -36,13 +46,3 @@ def test_a_model_that_comes_out_right_there_is_scored_and_checked(tiny: Tiny) ->
     assert found.is_passed
     assert found.details["model_code"] == "transformers"
     assert float(str(found.details["transformers_max_difference"])) < 1e-4
-
-
-def test_code_of_vllm_is_not_called_transformers(start: EngineStarter, tiny: Tiny) -> None:
-    sequence = TokenSequence(0, random_ids(0, 40))
-    # First, since vLLM changes transformers.
-    [(_, there)] = start("transformers", tiny("granite"), top_k=2).score([sequence])
-    engine = start("vllm", tiny("granite"), top_k=2)
-    assert "model_code" not in engine.details
-    [(_, here)] = engine.score([sequence])
-    np.testing.assert_allclose(here.logprobs, there.logprobs, atol=1e-4)
