@@ -15,12 +15,14 @@ PYTHON311 := $(shell for python in "$(PYTHON)" python3.11; do \
 VLLM_ENV := $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(if $(PYTHON311),.venv-vllm))
 
 .NOTPARALLEL:
-.PHONY: help demo test lint types unit slow vllm models assets clean env-demo env-test env-vllm
+.PHONY: help demo test lint types unit slow vllm versions architectures architectures-vllm models assets clean env-demo env-test env-vllm
 
 help:
 	@echo "make demo    install tokscore, build two small models, render, score and compare the examples"
 	@echo "make test    install what the tests need, then run lint, types and all tests"
 	@echo "make lint | types | unit | slow | vllm    one part of make test; unit leaves out long sweeps"
+	@echo "make versions       test the engines with the lowest and the newest transformers (long)"
+	@echo "make architectures  try every causal architecture of transformers, made tiny (long)"
 	@echo "make models  build the two models in $(TOKSCORE_CACHE)/models"
 	@echo "make assets  fetch the templates and tokenizers of the tests into $(TOKSCORE_CACHE)/assets"
 	@echo "make clean   remove environments, caches and demo output from this folder"
@@ -56,6 +58,16 @@ else
 vllm:
 	@echo "== the vLLM tests are left out: they need Linux on x86-64 and Python 3.11"
 endif
+
+# For every night rather than every change.
+versions: env-test models
+	@$(PYTEST_ENV) bash requirements/try_versions.sh .venv transformers
+
+architectures: env-test $(if $(VLLM_ENV),architectures-vllm)
+	@TOKSCORE_SWEEP=1 .venv/bin/python -m pytest -n 2 -m "not vllm" tests/scoring/test_architectures.py
+
+architectures-vllm: env-vllm
+	@TOKSCORE_SWEEP=1 TOKSCORE_SWEEP_VLLM=all .venv-vllm/bin/python -m pytest -m vllm tests/scoring/test_architectures.py
 
 models: env-demo
 	@.venv/bin/python examples/make_models.py --download

@@ -18,6 +18,8 @@ from tests.scoring import tiny_architectures
 from tokscore.dataset.errors import TokscoreError
 from tokscore.scoring import SequenceScores, TokenSequence, load_engine
 
+if not os.environ.get("TOKSCORE_SWEEP"):
+    pytest.skip("`make architectures` runs it", allow_module_level=True)
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 LENGTHS = (40, 3, 17, 33, 40, 8)
 ATOL = 1e-3

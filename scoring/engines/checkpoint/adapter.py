@@ -49,12 +49,12 @@ def merge_adapter(model: Model, adapter: Path, name: str) -> Model:
     try:
         with quiet(), _no_warnings():
             adapted = peft.PeftModel.from_pretrained(model, adapter)
-            loaded = peft.get_peft_model_state_dict(adapted)
-            stored = peft.load_peft_weights(str(adapter), device="cpu")
+            # Once more, for its report.
+            report = adapted.load_adapter(adapter, "default")
     except Exception as error:  # It raises its own, safetensors', torch's and built-in errors.
         raise InputError(f"{name}: peft cannot load the adapter: {first_line(error)}") from error
     # PEFT makes up the one and leaves out the other.
-    unfit = sorted(loaded.keys() ^ stored.keys())
+    unfit = sorted(map(str, [*report.missing_keys, *report.unexpected_keys]))
     if unfit:
         raise InputError(
             f"{name}: {len(unfit)} weights of the adapter are missing or have no place in the model; "

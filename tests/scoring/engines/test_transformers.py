@@ -91,7 +91,10 @@ def test_a_model_that_caps_its_logits_runs_whole(tiny_gemma2: Path) -> None:
     engine = load_engine("transformers", str(tiny_gemma2), top_k=3)
     assert not engine.chunked
     sequences = [TokenSequence(key, random_ids(key, 20 + key)) for key in range(3)]
-    network = AutoModelForCausalLM.from_pretrained(tiny_gemma2, dtype=torch.float64)
+    # Some releases leave the soft cap out of any other attention.
+    network = AutoModelForCausalLM.from_pretrained(
+        tiny_gemma2, dtype=torch.float64, attn_implementation="eager"
+    )
     for key, scores in engine.score(sequences):
         ids = sequences[key].token_ids
         with torch.inference_mode():
@@ -146,3 +149,23 @@ def test_long_company_does_not_change_a_short_sequence_under_longrope(
     short, long = TokenSequence(0, random_ids(0, 40)), TokenSequence(1, random_ids(1, 200))
     alone, together = dict(engine.score([short])), dict(engine.score([short, long]))
     np.testing.assert_allclose(together[0].logprobs, alone[0].logprobs, atol=1e-4)
+
+
+def test_attention_that_leaves_out_what_the_configuration_asks_for_is_replaced(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AttentionInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    def of_other_scale(
+        module: torch.nn.Module, *tensors: torch.Tensor, scaling: float = 1.0, **more: object
+    ) -> tuple[torch.Tensor, None]:
+        return sdpa_attention_forward(module, *tensors, scaling=0.5 * scaling, **more)
+
+    ids = random_ids(0, 30)
+    expected = dict(load_engine("transformers", str(tiny_llama)).score([TokenSequence(0, ids)]))[0]
+    monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", of_other_scale)
+    engine = load_engine("transformers", str(tiny_llama))
+    assert engine.details["attention"] == "eager"
+    found = dict(engine.score([TokenSequence(0, ids)]))[0]
+    np.testing.assert_allclose(found.logprobs, expected.logprobs, atol=1e-4)
