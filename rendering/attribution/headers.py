@@ -54,11 +54,13 @@ class Header(NamedTuple):
         start: First one.
         stop: One past the last; the answer begins behind it.
         is_whole: All of a generation prompt is there; else only its first tokens.
+        goes_on: There is none, and the answer goes on in the turn of the answer before it.
     """
 
     start: int
     stop: int
     is_whole: bool
+    goes_on: bool = False
 
 
 def find_header(view: View, turn: Turn, low: int, high: int, prompts: Prompts, before: str) -> Header | None:
@@ -185,6 +187,8 @@ def _begins_behind_prompt(
 ) -> bool:
     """Whether a prompt ends where an answer begins, or within the token before its first."""
     start = int(view.starts[first])
+    if header.goes_on:
+        return start == header.stop
     if header.start == header.stop:
         return start >= header.stop and prompts.empty_after(before) is not None
     earliest = int(view.starts[first - 1]) if first else start

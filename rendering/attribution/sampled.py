@@ -16,6 +16,7 @@ from tokscore.dataset.tokens import MessageFlag
 from tokscore.rendering.attribution.headers import (
     UNCONFIRMED,
     Answer,
+    Header,
     View,
     find_header,
     first_flagged,
@@ -159,7 +160,9 @@ def _mark_message(
     if low >= high:
         sampled.unknown[message] = NOTHING_TOKENIZED
         return
-    header = find_header(view, turn, low, high, prompts, before)
+    header = find_header(view, turn, low, high, prompts, before) or _going_on(
+        view, turn, sampled.answers.get(message - 1)
+    )
     if header is None:
         sampled.unknown[message] = NO_PROMPT
         return
@@ -187,6 +190,17 @@ def _mark_message(
     sampled.mask[begin:end] = 1
     if flags:
         sampled.flags[message] = flags
+
+
+def _going_on(view: View, turn: Turn, before: Answer | None) -> Header | None:
+    """The place of an answer that the template prints right behind the one before it, in the same turn."""
+    if before is None or before.has_stop or turn.body != turn.own_start:
+        return None
+    if not before.start < before.stop < len(view.starts):
+        return None
+    start, last = int(view.starts[before.stop]), int(view.starts[before.stop - 1])
+    goes_on = start <= turn.own_start < view.stops[before.stop] and last < turn.own_start
+    return Header(start, start, is_whole=True, goes_on=True) if goes_on else None
 
 
 def _find_end(view: View, turn: Turn, begin: int, high: int) -> tuple[int, int | None, str | None]:
