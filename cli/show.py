@@ -29,14 +29,6 @@ EPILOG = """Examples:
   tokscore show demo-output/teacher kettle-limescale --against demo-output/student --metric delta
 """
 _PLAIN_WIDTH = 80
-_NUMBERS = ("logprob", "rank", "entropy")
-_MEANINGS = {
-    "logprob": "low logprob",
-    "rank": "high rank",
-    "entropy": "high entropy",
-    "gjs": "GJS, lower limit in nats",
-    "delta": "logprob T - S; raised digits: T is higher, lowered: S is",
-}
 
 
 def show(
@@ -135,7 +127,8 @@ def _token_rows(conversation: ScoredConversation, texts: list[TokenText]) -> Ite
 
 
 def _columns_of(scores: ModelScores) -> list[tuple[str, list[float]]]:
-    return list(zip(_NUMBERS, (column.tolist() for column in (scores[0], scores[1], scores[2])), strict=True))
+    columns = {"logprob": scores.logprobs, "rank": scores.ranks, "entropy": scores.entropies}
+    return [(name, column.tolist()) for name, column in columns.items()]
 
 
 def _number(name: str, value: float) -> Cell:
@@ -179,7 +172,7 @@ def print_conversation(
     """
     from rich.text import Text
 
-    from tokscore.analytics.report.metrics import level_limits, levels, metric_values, salience
+    from tokscore.analytics.report.metrics import METRICS, level_limits, levels, metric_values, salience
     from tokscore.cli.printing.strip import Strip
     from tokscore.cli.printing.visible import visible
 
@@ -205,7 +198,7 @@ def print_conversation(
     sign = -1.0 if metric is Metric.LOGPROB else 1.0
     relation = "<" if metric is Metric.LOGPROB else ">"
     shown = (f"{digit} {relation} {sign * limit:.4g}" for digit, limit in zip("¹²³⁴", limits, strict=True))
-    console.print(Text(f"{_MEANINGS[metric]}:  {'  '.join(shown)}"))
+    console.print(Text(f"{METRICS[metric].legend}:  {'  '.join(shown)}"))
     strip = Strip(
         conversation,
         texts,

@@ -8,7 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from tokscore.analytics.report.metrics import COMPARING, level_limits, metric_values, salience
+from tokscore.analytics.report.metrics import METRICS, level_limits, metric_values, salience
 from tokscore.analytics.report.packing import Packed, pack, script_json
 from tokscore.analytics.report.scored import ScoredConversation
 from tokscore.analytics.report.token_texts import TokenTexts
@@ -120,7 +120,7 @@ def collect(
         max_bytes: For the conversations that are kept. By mean GJS (lower limit), or by mean logprob, lowest
             first.
     """
-    metrics = tuple(metric for metric in Metric if has_student or metric not in COMPARING)
+    metrics = tuple(metric for metric, row in METRICS.items() if has_student or not row.takes_two)
     ranking = Metric.GJS if has_student else Metric.LOGPROB
     totals, heap = Totals(["log_ratio"] if has_student else []), BoundedHeap[KeptConversation](max_bytes)
     samples = {metric: TokenSample() for metric in metrics}

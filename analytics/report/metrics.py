@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
+from tokscore.analytics.divergence.measures import Bounds
 from tokscore.analytics.divergence.topk import FloatArray
-from tokscore.analytics.report.scored import ScoredConversation
+from tokscore.analytics.report.scored import ModelScores, ScoredConversation
 from tokscore.dataset.choices import Metric
 from tokscore.dataset.errors import UsageError
 
@@ -14,8 +18,43 @@ from tokscore.dataset.errors import UsageError
 LEVEL_SHARES = (0.5, 0.8, 0.95, 0.99)
 
 
-# Those that take two models.
-COMPARING = frozenset({Metric.GJS, Metric.DELTA})
+def delta(teacher: FloatArray, student: FloatArray) -> FloatArray:
+    """Teacher's less student's logprob; NaN where both rule the token out."""
+    with np.errstate(invalid="ignore"):
+        gap: FloatArray = teacher - student
+    return gap
+
+
+class MetricRow(NamedTuple):
+    """How a metric is computed, and which of its values stand out.
+
+    Attributes:
+        legend: The values that stand out, in words.
+        values: Of the teacher, of the student and the limits of the GJS.
+        salience: Larger for what people look for.
+        takes_two: Whether it compares two models.
+    """
+
+    legend: str
+    values: Callable[[ModelScores, ModelScores, Bounds], FloatArray]
+    salience: Callable[[FloatArray], FloatArray]
+    takes_two: bool = False
+
+
+METRICS: Mapping[Metric, MetricRow] = {
+    Metric.LOGPROB: MetricRow("low logprob", lambda teacher, *_: teacher.logprobs, np.negative),
+    Metric.RANK: MetricRow("high rank", lambda teacher, *_: teacher.ranks, np.positive),
+    Metric.ENTROPY: MetricRow("high entropy", lambda teacher, *_: teacher.entropies, np.positive),
+    Metric.GJS: MetricRow(
+        "GJS, lower limit in nats", lambda _, __, gjs: gjs.lower, np.positive, takes_two=True
+    ),
+    Metric.DELTA: MetricRow(
+        "logprob T - S; raised digits: T is higher, lowered: S is",
+        lambda teacher, student, _: delta(teacher.logprobs, student.logprobs),
+        np.abs,
+        takes_two=True,
+    ),
+}
 
 
 def parse_metric(name: str | None, *, has_student: bool) -> Metric:
@@ -30,10 +69,10 @@ def parse_metric(name: str | None, *, has_student: bool) -> Metric:
         metric = Metric(name)
     except ValueError:
         raise UsageError(f"the metric is {name!r}; expected {', '.join(Metric)}.") from None
-    if metric in COMPARING and not has_student:
+    if METRICS[metric].takes_two and not has_student:
         raise UsageError(
             f"{metric} compares two models; name the other's score dataset with `against`, or choose "
-            f"{', '.join(other for other in Metric if other not in COMPARING)}."
+            f"{', '.join(other for other, row in METRICS.items() if not row.takes_two)}."
         )
     return metric
 
@@ -47,30 +86,15 @@ def metric_values(conversation: ScoredConversation, metric: Metric) -> FloatArra
     Raises:
         UsageError: The metric takes two models and there is one.
     """
-    teacher, student, gjs = conversation.teacher, conversation.student, conversation.gjs
-    if metric is Metric.LOGPROB:
-        return teacher.logprobs
-    if metric is Metric.RANK:
-        return teacher.ranks
-    if metric is Metric.ENTROPY:
-        return teacher.entropies
-    if student is None or gjs is None:
+    row, student, gjs = METRICS[metric], conversation.student, conversation.gjs
+    if row.takes_two and (student is None or gjs is None):
         raise UsageError(f"{metric} compares two models; there is one.")
-    return gjs.lower if metric is Metric.GJS else delta(teacher.logprobs, student.logprobs)
-
-
-def delta(teacher: FloatArray, student: FloatArray) -> FloatArray:
-    """Teacher's less student's logprob; NaN where both rule the token out."""
-    with np.errstate(invalid="ignore"):
-        gap: FloatArray = teacher - student
-    return gap
+    return row.values(conversation.teacher, student, gjs)  # type: ignore[arg-type]  # both are there
 
 
 def salience(metric: Metric, values: FloatArray) -> FloatArray:
     """How far each value stands out, larger for what people look for."""
-    if metric is Metric.LOGPROB:
-        return -values
-    return np.abs(values) if metric is Metric.DELTA else values
+    return METRICS[metric].salience(values)
 
 
 def level_limits(saliences: FloatArray) -> FloatArray:
