@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 
 import pytest
 
+from tests.rendering.attribution.sweep import without_tags
 from tests.rendering.families import Families
 from tests.rendering.shapes import SHAPES
 from tokscore.rendering import Conversation, ConversationError, RenderedTokens, Renderer
@@ -18,12 +18,6 @@ UNEXPLAINED = {Policy.OTHER, Policy.UNKNOWN}
 
 def policies(tokens: RenderedTokens) -> set[Policy]:
     return {Policy(flag) for message in tokens.messages for flag in message.flags if flag in set(Policy)}
-
-
-def without_tags(template: str) -> str:
-    """The template with scopes in place of its generation blocks; it prints the same."""
-    opened = re.sub(r"\{%(-?)\s*generation\s*(-?)%\}", r"{%\1 with \2%}", template)
-    return re.sub(r"\{%(-?)\s*endgeneration\s*(-?)%\}", r"{%\1 endwith \2%}", opened)
 
 
 def sampled_texts(renderer: Renderer, tokens: RenderedTokens) -> list[str]:
