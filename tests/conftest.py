@@ -5,11 +5,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+
+with suppress(ImportError):  # the environment of vLLM goes without it
+    from hypothesis import settings
+
+    # The same examples in every run; how long one takes depends on the machine.
+    settings.register_profile("tokscore", derandomize=True, deadline=None)
+    settings.load_profile("tokscore")
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
