@@ -34,3 +34,8 @@ def test_a_folder_holds_one_idea(folder: Path) -> None:
     assert len(modules) <= MAX_MODULES or folder in REGISTRIES, (
         f"find the second idea among {sorted(modules)}"
     )
+
+
+def test_the_tree_in_contributing_names_every_folder() -> None:
+    tree = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("```\n")[2].partition("```")[0]
+    assert [folder.name for folder in FOLDERS if f"{folder.name}/" not in tree] == []
