@@ -77,7 +77,7 @@ class ConversationError(InputError):
 
     def __str__(self) -> str:
         place = f"{self.source}: " if self.source else ""
-        where = "" if self.path == "$" else f"{self.path} "
+        where = "" if self.path == "$" else f"{foreign(self.path)} "
         hint = f"\n{self.hint}" if self.hint else ""
         return f"{place}{where}{self.reason}{hint}"
 
@@ -98,6 +98,11 @@ def _rebuild(
     cls: type[ConversationError], reason: str, path: str, hint: str, source: str
 ) -> ConversationError:
     return cls(reason, path=path, hint=hint, source=source)
+
+
+def foreign(text: object) -> str:
+    """Text that others wrote, for a message: only the library names arguments in backticks."""
+    return str(text).replace("`", "'")
 
 
 def counted(n: int, noun: str, plural: str | None = None) -> str:

@@ -14,7 +14,7 @@ import jinja2
 import numpy as np
 
 from tokscore.dataset.choices import MessageForm
-from tokscore.dataset.errors import ConversationError, DifferenceError
+from tokscore.dataset.errors import ConversationError, DifferenceError, foreign
 from tokscore.dataset.settings import changed
 from tokscore.dataset.tokens import NO_MESSAGE, NOT_PRINTED, MessageFacts, MessageFlag, RenderedTokens
 from tokscore.rendering.attribution.generation_tags import apply_tags
@@ -365,7 +365,7 @@ class Renderer:
                     )
             except (jinja2.TemplateError, *TEMPLATE_FAILURES) as error:
                 raise ConversationError(
-                    f"renders here, but transformers refuses it: {type(error).__name__}: {error}"
+                    f"renders here, but transformers refuses it: {type(error).__name__}: {foreign(error)}"
                 ) from error
 
         text = theirs(tokenize=False)
@@ -376,7 +376,7 @@ class Renderer:
             )
             difference = DifferenceError(
                 f"renders otherwise than in transformers from character {at}: "
-                f"{ours[at : at + 40]!r} here, {text[at : at + 40]!r} there. "
+                f"{foreign(repr(ours[at : at + 40]))} here, {foreign(repr(text[at : at + 40]))} there. "
                 "Please report the template."
             )
             difference.character = at

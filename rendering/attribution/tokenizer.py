@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tokscore.dataset.errors import ConversationError, InputError
+from tokscore.dataset.errors import ConversationError, InputError, foreign
 from tokscore.dataset.manifest import TokenizerIdentity
 from tokscore.rendering.attribution.remote_code import is_about_code, needs_code
 from tokscore.rendering.attribution.token_bytes import (
@@ -339,7 +339,7 @@ def _load(
             raise InputError(needs_code(model)) from error
         if cached_only:
             raise InputError(_NOT_FOUND.format(model=model)) from error
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = (foreign(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"{model} holds no tokenizer that can be loaded: {reason}") from error
     return tokenizer
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from tokscore.dataset.errors import ConversationError
+from tokscore.dataset.errors import ConversationError, foreign
 
 if TYPE_CHECKING:
     import numpy as np
@@ -312,7 +312,7 @@ def kind_of(value: object) -> str:
 
 def shown(value: object) -> str:
     """A JSON value as text, shortened."""
-    text = msgspec.json.encode(value).decode()
+    text = foreign(msgspec.json.encode(value).decode())
     return text if len(text) <= 40 else f"{text[:37]}…"
 
 

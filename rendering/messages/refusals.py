@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from tokscore.dataset.choices import MessageForm
-from tokscore.dataset.errors import ConversationError
+from tokscore.dataset.errors import ConversationError, foreign
 from tokscore.dataset.tokens import MessageFlag
 from tokscore.rendering.conversations.conversation import Conversation
 from tokscore.rendering.messages.needs import Needs
@@ -76,7 +76,7 @@ def _tries(
     roles = dict.fromkeys(str(message["role"]) for message in conversation.messages)
     for role in [role for role in roles if role not in ("user", "assistant")]:
         kept = [message for message in conversation.messages if message["role"] != role]
-        hint = f"The template takes it without the messages of the role {role!r}: leave them out, {_DROP}"
+        hint = f"The template takes it without the messages of the role {foreign(repr(role))}: leave them out, {_DROP}"
         if kept:
             yield hint, replace(conversation, messages=kept)
 

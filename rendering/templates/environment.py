@@ -57,7 +57,7 @@ class _Generation(jinja2.ext.Extension):
         return TrackedStr(plain(text), tuple(run._replace(generated=True) for run in text._runs))
 
 
-class _TemplateDict:
+class TemplateDict:
     """The `dict` global, without the attributes of the class."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:  # Any: template values
@@ -67,7 +67,7 @@ class _TemplateDict:
         return dict.fromkeys(*args, **kwargs)
 
 
-class _TemplateNamespace(jinja2.utils.Namespace):
+class TemplateNamespace(jinja2.utils.Namespace):
     """The `namespace` global; refuses names that start with an underscore."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # Any: template values
@@ -88,7 +88,7 @@ def _check_namespace_name(name: object) -> None:
         )
 
 
-_USUAL_TYPES = frozenset({TrackedStr, TrackedDict, TrackedList, LoopContext, _TemplateNamespace})
+_USUAL_TYPES = frozenset({TrackedStr, TrackedDict, TrackedList, LoopContext, TemplateNamespace})
 _KNOWN_ATTRIBUTES = 4096
 _LONGEST_FIELD = 32  # characters that one of a date pattern can stand for
 _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {  # Any: template values
@@ -125,8 +125,8 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
         self.globals |= {
             "raise_exception": _raise_exception,
             "strftime_now": _strftime_now,
-            "dict": _TemplateDict(),
-            "namespace": _TemplateNamespace,
+            "dict": TemplateDict(),
+            "namespace": TemplateNamespace,
             "lipsum": _refuse_chance,
         }
         self.filters |= {
@@ -146,6 +146,9 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
             "sum": self._sum,
             "random": _refuse_chance,
         }
+        for name, apply in self.filters.items():
+            if apply.__name__ == "<lambda>":
+                apply.__qualname__ = name  # Python's errors show it
         self.filters = {name: _guarded(name, apply) for name, apply in self.filters.items()}
         self.tests |= {
             "boolean": lambda value: isinstance(value, (bool, TrackedBool)),

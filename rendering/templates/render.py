@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -11,14 +10,14 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from tokscore.dataset.errors import ConversationError, InputError
+from tokscore.dataset.errors import ConversationError, InputError, foreign
 from tokscore.rendering.templates.compiler import ConstantCheck
 from tokscore.rendering.templates.environment import TrackingEnvironment, formatted_time
 from tokscore.rendering.templates.limits import DEFAULT_LIMITS, TemplateLimitError, TemplateLimits, limited
 from tokscore.rendering.templates.origins import Runs, merge_runs
 from tokscore.rendering.templates.places import place_of
 from tokscore.rendering.templates.strings import plain, track
-from tokscore.rendering.templates.values import wrap
+from tokscore.rendering.templates.values import with_python_types, wrap
 
 # Constants are folded when a template is compiled.
 _CONSTANT_LIMITS = TemplateLimits(cpu_s=2.0, n_characters=2**22)
@@ -36,9 +35,6 @@ TEMPLATE_FAILURES = (
 _TEMPLATE_HINT = (
     "Not every template takes tools, null content or all roles: choose another with `template`, "
     "or drop such conversations with `on_error='skip'`."
-)
-_OWN_TYPES = re.compile(
-    r"(?:tokscore\.rendering\.templates\.(?:strings|values)\.)?Tracked(Str|Dict|List|Int|Float|Bool)\b"
 )
 
 
@@ -78,7 +74,7 @@ def check_template(template: str) -> None:
             ConstantCheck(_ENVIRONMENT).visit(_ENVIRONMENT.parse(template))
         _compiled(template)
     except jinja2.TemplateSyntaxError as error:
-        raise InputError(f"the chat template does not parse: line {error.lineno}: {error.message}") from error
+        raise InputError(f"the chat template does not parse: line {error.lineno}: {foreign(error.message)}") from error
     except TemplateLimitError as error:
         raise InputError(f"the chat template is refused: one of its constants {error.reason}") from error
     except (RecursionError, SyntaxError, MemoryError) as error:
@@ -111,11 +107,6 @@ def read_names(template: str) -> frozenset[str]:
 def uses_date(template: str) -> bool:
     """Whether a template can print today's date."""
     return "strftime_now" in template
-
-
-def _plain_names(text: str) -> str:
-    """An error's text with the names of Python's own types for ours."""
-    return _OWN_TYPES.sub(lambda match: match[1].lower(), text)
 
 
 def prepare_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:  # Any: JSON values
@@ -201,9 +192,9 @@ def render_template(
             text = track(_compiled(template).render(context))
             usage.check_printed(len(text))
     except jinja2.exceptions.SecurityError as error:
-        raise ConversationError(f"the chat template does something unsafe: {error.message}") from error
+        raise ConversationError(f"the chat template does something unsafe: {_said(error.message or '')}") from error
     except jinja2.exceptions.TemplateError as error:
-        reason = _plain_names(error.message or "")
+        reason = _said(error.message or "")
         reason += _place(error, reason, messages)
         raise RefusedError(
             f"the chat template refuses the conversation: {reason}", hint=_TEMPLATE_HINT
@@ -211,7 +202,7 @@ def render_template(
     except (RecursionError, TemplateLimitError):
         raise
     except Exception as error:  # A template can fail in any way.
-        reason = f"{type(error).__name__}: {_plain_names(str(error))}"
+        reason = f"{type(error).__name__}: {_said(error)}"
         reason += _place(error, reason, messages)
         raise RefusedError(
             f"the chat template fails on the conversation: {reason}", hint=_TEMPLATE_HINT
@@ -219,11 +210,16 @@ def render_template(
     return RenderedText(plain(text), merge_runs(text._runs))
 
 
+def _said(error: object) -> str:
+    """The text of an error of the template."""
+    return foreign(with_python_types(str(error)))
+
+
 def _place(error: BaseException, text: str, messages: Sequence[Mapping[str, Any]]) -> str:  # Any: JSON values
     """Where the template was, and the first role that templates need not know, as an addition to an error."""
     unusual = next((i for i, each in enumerate(messages) if each.get("role") not in _USUAL_ROLES), None)
     role = (
-        "" if unusual is None else f"messages[{unusual}] has the role {str(messages[unusual].get('role'))!r}"
+        "" if unusual is None else f"messages[{unusual}] has the role {foreign(repr(str(messages[unusual].get('role'))))}"
     )
     found = ", ".join(filter(None, (place_of(error, text), role)))
     return f" ({found})" if found else ""

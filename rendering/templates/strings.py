@@ -8,6 +8,7 @@ used again, so nothing is ever attributed by guess.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, SupportsIndex
@@ -109,7 +110,7 @@ class TrackedStr(str):
         return concat((other, self))
 
     def __mul__(self, times: SupportsIndex) -> TrackedStr:
-        n = max(times.__index__(), 0)
+        n = max(operator.index(times), 0)
         if len(self._runs) == 1 and self._runs[0].origin is None:  # what the template repeats of its own
             text = str.__mul__(self, n)
             return TrackedStr(text, (self._runs[0]._replace(length=len(text)),) if text else ())
@@ -130,7 +131,9 @@ class TrackedStr(str):
     def join(self, parts: Iterable[str]) -> TrackedStr:
         """`str.join`; every part keeps its runs."""
         pieces: list[str] = []
-        for part in parts:
+        for i, part in enumerate(parts):
+            if not isinstance(part, str):
+                raise TypeError(f"sequence item {i}: expected str instance, {type(part).__name__} found")
             if pieces:
                 pieces.append(self)
             pieces.append(part)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -35,6 +36,26 @@ class TrackedDict(dict[Any, Any], TrackedValue):  # Any: JSON values
 
 class TrackedList(list[Any], TrackedValue):  # Any: JSON values
     """An input array."""
+
+
+def _with_subclasses(cls: type) -> Iterator[type]:
+    yield cls
+    for below in cls.__subclasses__():
+        yield from _with_subclasses(below)
+
+
+# Name of every tracked type -> that of the Python type it stands for.
+_PYTHON_TYPES = {
+    cls.__name__: next(base.__name__ for base in cls.__mro__ if base.__module__ == "builtins")
+    for root in (TrackedStr, TrackedValue)
+    for cls in _with_subclasses(root)
+} | {TrackedBool.__name__: "bool"}
+_OWN_TYPE = re.compile(rf"\b(?:tokscore\.[\w.]+\.)?({'|'.join(_PYTHON_TYPES)})\b")
+
+
+def with_python_types(text: str) -> str:
+    """The text of an error with Python's own types in place of the tracked ones."""
+    return _OWN_TYPE.sub(lambda found: _PYTHON_TYPES[found[1]], text)
 
 
 def wrap(value: Any, path: tuple[str | int, ...]) -> Any:  # Any: JSON values

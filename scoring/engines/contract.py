@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from tokscore.dataset.errors import foreign
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -121,4 +123,4 @@ def windows(sequences: Iterable[TokenSequence], max_tokens: int) -> Iterator[lis
 def last_line(error: Exception) -> str:
     """The last line of its message, where libraries say what went wrong; its type where it has none."""
     lines = str(error).strip().splitlines()
-    return lines[-1].strip() if lines else type(error).__name__
+    return foreign(lines[-1].strip()) if lines else type(error).__name__

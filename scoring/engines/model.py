@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from tokscore.dataset.errors import InputError
+from tokscore.dataset.errors import InputError, foreign
 from tokscore.scoring.engines.checkpoint.adapter import ADAPTER_CONFIG, base_model_of
 from tokscore.scoring.engines.checkpoint.architecture import check_architecture
 from tokscore.scoring.engines.checkpoint.config import load_config
@@ -138,7 +138,7 @@ def _fetch(hub_id: str, revision: str | None) -> Path:
         if not any(path.glob("*.safetensors")):
             fetch(path.name, ["*.bin"])
     except Exception as error:  # The client raises its own, httpx's and built-in errors.
-        reason = str(error).strip().partition("\n")[0]
+        reason = foreign(error).strip().partition("\n")[0]
         raise InputError(
             f"{_not_a_model(hub_id)}\nNo such directory here, and the hub did not provide it: {reason}"
         ) from error

@@ -8,9 +8,12 @@ import pytest
 
 from tokscore.cli import main
 from tokscore.cli.printing.option_names import as_options
+from tokscore.dataset.errors import ConversationError
 from tokscore.rendering import RenderSettings, render
 from tokscore.rendering.attribution.settings import RenderKeywords
+from tokscore.rendering.conversations.conversation import parse_conversation
 from tokscore.rendering.templates.limits import DEFAULT_LIMITS, TemplateLimits
+from tokscore.rendering.templates.render import render_template
 from tokscore.scoring import EngineSettings, score
 
 
@@ -54,3 +57,20 @@ def test_an_unknown_setting_is_refused_by_its_name() -> None:
 )
 def test_messages_of_the_library_name_options_on_the_command_line(message: str, shown: str) -> None:
     assert as_options(message) == shown
+
+
+def test_an_error_of_a_template_is_shown_in_its_own_words() -> None:
+    template = "{{ raise_exception('give `tools` and `top_k=5`') }}"
+    with pytest.raises(ConversationError) as caught:
+        render_template(template, [{"role": "`model`", "content": "hi"}])
+    shown = as_options(str(caught.value))
+    assert "give 'tools' and 'top_k=5'" in shown
+    assert "`model`" not in shown
+    assert "--model" not in shown
+    assert "with --on-error skip" in shown
+
+
+def test_a_value_of_a_record_is_shown_in_its_own_words() -> None:
+    with pytest.raises(ConversationError) as caught:
+        parse_conversation(b'{"messages": [{"role": ["`tools`"], "content": "hi"}]}')
+    assert "'tools'" in as_options(str(caught.value))

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokscore.dataset.errors import InputError
+from tokscore.dataset.errors import InputError, foreign
 from tokscore.rendering.attribution.remote_code import is_about_code, needs_code
 
 if TYPE_CHECKING:
@@ -82,4 +82,4 @@ def _check_values(found: dict[str, Any], place: str) -> None:  # Any: JSON value
 
 def first_line(error: Exception) -> str:
     """The first line of its message; its type where it has none."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return (foreign(error).strip() or type(error).__name__).splitlines()[0]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokscore.dataset.errors import InputError
+from tokscore.dataset.errors import InputError, foreign
 
 # Weights of encoders for other media and of heads for later tokens, which the logits of a text do not need.
 _NOT_FOR_TEXT = re.compile(
@@ -113,7 +113,7 @@ def read_tensors(files: Sequence[Path], name: str) -> dict[str, Tensor]:
         try:
             found |= _safetensors(file) if file.suffix == ".safetensors" else _torch_file(file)
         except Exception as error:  # Of json, torch, pickle and the file system.
-            raise InputError(f"{name}: {file.name} cannot be read: {error}") from error
+            raise InputError(f"{name}: {file.name} cannot be read: {foreign(error)}") from error
     return found
 
 

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import jinja2
 import pytest
+from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.templates.origins import UNTRACKED
 from tokscore.rendering.templates.render import (
+    TEMPLATE_FAILURES,
     RenderedText,
     has_generation_tags,
     prepare_messages,
@@ -174,6 +177,38 @@ def test_a_template_cannot_leave_the_sandbox(template: str) -> None:
 def test_a_template_that_raises_names_its_reason() -> None:
     with pytest.raises(ConversationError, match="refuses the conversation: no bots here"):
         render_template("{{ raise_exception('no bots here') }}", MESSAGES)
+
+
+TYPES = {
+    "text": "hi",
+    "long text": "x" * 100_000,
+    "number": 3,
+    "fraction": 1.5,
+    "truth value": True,
+    "list": [1],
+    "object": {"a": 1},
+}
+
+
+@pytest.mark.parametrize("value", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "v.absent.key", "v()", "none + v", "v < none", "v.__class__.x", "range(v) + 1", "namespace(a=v)()",
+        "dict + v", "v.append(1)", "v.islower(2)", "'%d' % v", "v | round('x')", "', '.join([v])",
+    ],
+)  # fmt: skip
+def test_an_error_of_a_template_names_types_as_transformers_does(expression: str, value: object) -> None:
+    template = f"{{% for message in messages %}}{{% set v = message.v %}}{{{{ {expression} }}}}{{% endfor %}}"
+    messages = [{"role": "user", "v": value}]
+    try:
+        _compile_jinja_template(template).render(messages=messages)
+    except (jinja2.TemplateError, *TEMPLATE_FAILURES) as error:
+        with pytest.raises(ConversationError) as caught:
+            render_template(template, messages)
+        assert str(error).replace("`", "'") in str(caught.value)
+    else:
+        render_template(template, messages)
 
 
 def test_messages_are_prepared_as_transformers_does() -> None:
