@@ -76,7 +76,8 @@ def _tries(
     roles = dict.fromkeys(str(message["role"]) for message in conversation.messages)
     for role in [role for role in roles if role not in ("user", "assistant")]:
         kept = [message for message in conversation.messages if message["role"] != role]
-        hint = f"The template takes it without the messages of the role {foreign(repr(role))}: leave them out, {_DROP}"
+        named = f"the messages of the role {foreign(repr(role))}"
+        hint = f"The template takes it without {named}: leave them out, {_DROP}"
         if kept:
             yield hint, replace(conversation, messages=kept)
 

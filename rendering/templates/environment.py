@@ -61,9 +61,11 @@ class TemplateDict:
     """The `dict` global, without the attributes of the class."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:  # Any: template values
+        """`dict`."""
         return dict(*args, **kwargs)
 
     def fromkeys(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:  # Any: template values
+        """`dict.fromkeys`."""
         return dict.fromkeys(*args, **kwargs)
 
 

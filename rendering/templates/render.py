@@ -74,7 +74,9 @@ def check_template(template: str) -> None:
             ConstantCheck(_ENVIRONMENT).visit(_ENVIRONMENT.parse(template))
         _compiled(template)
     except jinja2.TemplateSyntaxError as error:
-        raise InputError(f"the chat template does not parse: line {error.lineno}: {foreign(error.message)}") from error
+        raise InputError(
+            f"the chat template does not parse: line {error.lineno}: {foreign(error.message)}"
+        ) from error
     except TemplateLimitError as error:
         raise InputError(f"the chat template is refused: one of its constants {error.reason}") from error
     except (RecursionError, SyntaxError, MemoryError) as error:
@@ -192,7 +194,9 @@ def render_template(
             text = track(_compiled(template).render(context))
             usage.check_printed(len(text))
     except jinja2.exceptions.SecurityError as error:
-        raise ConversationError(f"the chat template does something unsafe: {_said(error.message or '')}") from error
+        raise ConversationError(
+            f"the chat template does something unsafe: {_said(error.message or '')}"
+        ) from error
     except jinja2.exceptions.TemplateError as error:
         reason = _said(error.message or "")
         reason += _place(error, reason, messages)
@@ -219,7 +223,9 @@ def _place(error: BaseException, text: str, messages: Sequence[Mapping[str, Any]
     """Where the template was, and the first role that templates need not know, as an addition to an error."""
     unusual = next((i for i, each in enumerate(messages) if each.get("role") not in _USUAL_ROLES), None)
     role = (
-        "" if unusual is None else f"messages[{unusual}] has the role {foreign(repr(str(messages[unusual].get('role'))))}"
+        ""
+        if unusual is None
+        else f"messages[{unusual}] has the role {foreign(repr(str(messages[unusual].get('role'))))}"
     )
     found = ", ".join(filter(None, (place_of(error, text), role)))
     return f" ({found})" if found else ""
