@@ -40,7 +40,8 @@ class TrackedList(list[Any], TrackedValue):  # Any: JSON values
 
 def _with_subclasses(cls: type) -> Iterator[type]:
     yield cls
-    for below in cls.__subclasses__():
+    subclasses: list[type] = cls.__subclasses__()
+    for below in subclasses:
         yield from _with_subclasses(below)
 
 
