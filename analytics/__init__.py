@@ -29,6 +29,8 @@ from tokscore.analytics.gates import breaches, parse_gate
 from tokscore.analytics.groups.grouping import Grouping, group_label, parse_group_by
 from tokscore.analytics.groups.stats import StatsReport, StatsRow, stats_report
 from tokscore.analytics.mismatch import MismatchReport, mismatch
+from tokscore.analytics.selection.choosing import Selection, select
+from tokscore.analytics.selection.records import write_records
 from tokscore.dataset.choices import GroupBy
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "Interval",
     "Measure",
     "MismatchReport",
+    "Selection",
     "StatsReport",
     "StatsRow",
     "TokenError",
@@ -57,6 +60,7 @@ __all__ = [
     "mismatch",
     "parse_gate",
     "parse_group_by",
+    "select",
     "stats",
     "stats_report",
     "topk_divergences",
@@ -67,4 +71,5 @@ __all__ = [
     "topk_limits",
     "topk_skew_kl",
     "topk_total_variation",
+    "write_records",
 ]

@@ -6,11 +6,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
-from tokscore.cli import options
+from tokscore.cli.options import shared as options
+from tokscore.cli.options.settings import Only, setting_options
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.tables import Column, ProgressLine, counted, note, print_json, print_rows
-from tokscore.cli.runs import open_conversations
-from tokscore.cli.setting_options import Only, setting_options
+from tokscore.cli.running.runs import open_conversations
 from tokscore.dataset.choices import OnError
 from tokscore.rendering.attribution.settings import RenderSettings
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokscore.cli import options
+from tokscore.cli.options import shared as options
 from tokscore.cli.printing.option_names import as_options
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.tables import Column, print_rows

@@ -6,12 +6,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tokscore.cli import options
+from tokscore.cli.options import shared as options
+from tokscore.cli.options.settings import setting_options
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.plan import PlanCost, print_plan
 from tokscore.cli.printing.tables import ProgressLine, counted, note
-from tokscore.cli.runs import note_outcome, open_conversations
-from tokscore.cli.setting_options import setting_options
+from tokscore.cli.running.runs import note_outcome, open_conversations
 from tokscore.cli.stats import print_stats
 from tokscore.dataset.choices import OnError
 from tokscore.rendering.attribution.settings import RenderSettings

@@ -6,14 +6,14 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from tokscore.cli import options
+from tokscore.cli.options import shared as options
+from tokscore.cli.options.settings import setting_options
 from tokscore.cli.printing.explain import print_explanation
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.plan import print_plan
 from tokscore.cli.printing.tables import Column, ProgressLine, counted, note, print_json_with_rows, print_rows
 from tokscore.cli.printing.visible import visible
-from tokscore.cli.runs import note_outcome, note_statuses, open_conversations
-from tokscore.cli.setting_options import setting_options
+from tokscore.cli.running.runs import note_outcome, note_statuses, open_conversations
 from tokscore.dataset.choices import OnError
 from tokscore.rendering.attribution.settings import RenderSettings
 

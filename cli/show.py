@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokscore.cli import options
+from tokscore.cli.options import shared as options
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.tables import Cell, Column, counted, print_json, print_rows
 from tokscore.dataset.choices import Metric

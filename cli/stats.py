@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokscore.cli import options
+from tokscore.cli.options import shared as options
+from tokscore.cli.options.settings import Only, setting_options
 from tokscore.cli.printing import html as page
 from tokscore.cli.printing.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.tables import Column, counted, note, note_absent_metadata, print_json, print_rows
-from tokscore.cli.setting_options import Only, setting_options
 from tokscore.dataset.choices import LimitCount
 from tokscore.rendering.attribution.settings import RenderSettings
 

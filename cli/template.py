@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from tokscore.cli import options
+from tokscore.cli.options import shared as options
+from tokscore.cli.options.settings import Only, setting_options
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.tables import Column, note, print_rows
-from tokscore.cli.setting_options import Only, setting_options
 from tokscore.rendering.attribution.settings import RenderSettings
 
 EPILOG = """Examples:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tokscore.cli.options import By
+from tokscore.cli.options.shared import By
 from tokscore.cli.printing.explain import print_explanation
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.render import print_summary

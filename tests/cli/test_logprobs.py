@@ -16,9 +16,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tokscore.cli.main import app
+from tokscore.cli.options.settings import parse_arguments
 from tokscore.cli.printing.option_names import as_options
 from tokscore.cli.printing.tables import duration, size_in_words
-from tokscore.cli.setting_options import parse_arguments
 from tokscore.dataset.errors import TokscoreError, UsageError
 from tokscore.dataset.manifest import read_manifest
 from tokscore.dataset.reading import Dataset

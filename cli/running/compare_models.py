@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from tokscore.cli import options as shared
+from tokscore.cli.options import shared
+from tokscore.cli.options.settings import Only
 from tokscore.cli.printing.tables import Column, ProgressLine, counted, note, print_rows
-from tokscore.cli.setting_options import Only
 from tokscore.rendering.attribution.settings import RenderSettings
 from tokscore.scoring.engines.settings import EngineSettings
 

@@ -10,7 +10,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
 
-from tokscore.cli.options import option
+from tokscore.cli.options.shared import option
 from tokscore.dataset.errors import UsageError
 from tokscore.dataset.settings import Definition, Settings, definitions
 

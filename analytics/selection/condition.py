@@ -1,0 +1,67 @@
+"""Conditions over the numbers of conversations, written as in SQL's WHERE."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+import polars as pl
+
+from tokscore.analytics.groups.grouping import METADATA_PREFIX
+from tokscore.dataset.errors import UsageError
+
+# Text, names in quotes, and names with dots, which SQL would take for columns of a table.
+_WORDS = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|[A-Za-z_]\w*(?:\.\w+)+")
+_EXAMPLE = "'mean_logprob > -2 and n_tokens < 4096'"
+
+
+def parse_condition(text: str) -> pl.Expr:
+    """The expression that `text` is in SQL, in which names may have dots.
+
+    Raises:
+        UsageError: It is none.
+    """
+    quoted = _WORDS.sub(lambda word: word[0] if word[0][0] in "'\"" else f'"{word[0]}"', text)
+    try:
+        return pl.sql_expr(quoted)
+    except (pl.exceptions.PolarsError, pl.exceptions.SQLInterfaceError, TypeError) as error:
+        raise UsageError(f"{text!r} is no condition ({error}); expected one such as {_EXAMPLE}.") from error
+
+
+def names_in(condition: pl.Expr) -> list[str]:
+    """The columns that a condition is about, each once."""
+    return list(dict.fromkeys(condition.meta.root_names()))
+
+
+def check_names(names: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse names of columns that are not there; metadata may have any.
+
+    Raises:
+        UsageError: With the one that was meant, where one is close.
+    """
+    for name in names:
+        if name in known or name.startswith(METADATA_PREFIX):
+            continue
+        close = get_close_matches(name, known, n=1)
+        meant = f"did you mean {close[0]}? There is " if close else "there is "
+        raise UsageError(
+            f"there is no {name!r}; {meant}{', '.join(known)} and metadata.NAME. "
+            "Text stands in single quotes."
+        )
+
+
+def holds(condition: pl.Expr, frame: pl.DataFrame, text: str) -> pl.Series:
+    """Whether the condition holds in each row; null where a number that it needs is not there.
+
+    Raises:
+        UsageError: It gives no true or false, or compares what cannot be compared.
+    """
+    try:
+        found = frame.select(condition.alias("holds"))["holds"]
+    except pl.exceptions.PolarsError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UsageError(f"{text!r} cannot be told of a conversation: {reason}.") from error
+    if found.dtype != pl.Boolean:
+        raise UsageError(f"{text!r} is {found.dtype}, not true or false; expected a condition: {_EXAMPLE}.")
+    return found if len(found) == len(frame) else found.extend_constant(found[0], len(frame) - len(found))
