@@ -31,6 +31,7 @@ from tokscore.analytics.groups.stats import StatsReport, StatsRow, stats_report
 from tokscore.analytics.mismatch import MismatchReport, mismatch
 from tokscore.analytics.selection.choosing import Selection, select
 from tokscore.analytics.selection.records import write_records
+from tokscore.analytics.training.export import export
 from tokscore.dataset.choices import GroupBy
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "breaches",
     "diff",
     "diff_report",
+    "export",
     "group_label",
     "mismatch",
     "parse_gate",

@@ -9,7 +9,19 @@ from typing import Annotated
 
 import typer
 
-from tokscore.cli import diff, drift, formats, logprobs, render, select, selfcheck, show, stats, template
+from tokscore.cli import (
+    diff,
+    drift,
+    export,
+    formats,
+    logprobs,
+    render,
+    select,
+    selfcheck,
+    show,
+    stats,
+    template,
+)
 from tokscore.cli.options.shared import option
 from tokscore.cli.printing.option_names import as_options
 
@@ -37,6 +49,7 @@ app.command("stats", epilog=stats.EPILOG)(stats.stats)
 app.command("show", epilog=show.EPILOG)(show.show)
 app.command("drift", epilog=drift.EPILOG)(drift.drift)
 app.command("select", epilog=select.EPILOG)(select.select)
+app.command("export", epilog=export.EPILOG)(export.export)
 app.command("selfcheck", epilog=selfcheck.EPILOG)(selfcheck.selfcheck)
 app.command("template", epilog=template.EPILOG)(template.template)
 app.command("formats", epilog=formats.EPILOG)(formats.formats)

@@ -84,3 +84,29 @@ class MessageForm(StrEnum):
     AUTO = "auto"  # as they are, as servers do where the template refuses them or a server recorded them
     SERVER = "server"  # as servers do
     AS_IS = "as-is"  # as they are
+
+
+class Targets(StrEnum):
+    """Which targets a file has.
+
+    Attributes:
+        LABELS: Ids alone.
+        TOPK: Also the logprobs of the teacher, and its most likely ids.
+        ADVANTAGES: Also log p of the teacher less log q of the student, and both.
+    """
+
+    LABELS = "labels"
+    TOPK = "topk"
+    ADVANTAGES = "advantages"
+
+
+class Weighting(StrEnum):
+    """What the weights of a conversation add up to.
+
+    Attributes:
+        TOKENS: The number of its targets: every token counts alike.
+        CONVERSATIONS: One: every conversation counts alike.
+    """
+
+    TOKENS = "tokens"
+    CONVERSATIONS = "conversations"
