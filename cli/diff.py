@@ -10,9 +10,10 @@ import typer
 from tokscore.cli.options import shared as options
 from tokscore.cli.options.settings import setting_options
 from tokscore.cli.printing import html as page
+from tokscore.cli.printing.console import note
 from tokscore.cli.printing.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
 from tokscore.cli.printing.output_format import Format
-from tokscore.cli.printing.tables import counted, note, note_absent_metadata, print_json
+from tokscore.cli.printing.tables import counted, note_absent_metadata, print_json
 from tokscore.cli.running import compare_models
 from tokscore.dataset.choices import Align, OnError, Sampler
 

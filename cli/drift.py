@@ -8,8 +8,10 @@ from typing import Annotated
 
 from tokscore.cli.options import shared as options
 from tokscore.cli.options.settings import Only, setting_options
+from tokscore.cli.printing.console import note
 from tokscore.cli.printing.output_format import Format
-from tokscore.cli.printing.tables import Column, ProgressLine, counted, note, print_json, print_rows
+from tokscore.cli.printing.progress import ProgressLine
+from tokscore.cli.printing.tables import Column, counted, print_json, print_rows
 from tokscore.cli.running.runs import open_conversations
 from tokscore.dataset.choices import OnError
 from tokscore.rendering.attribution.settings import RenderSettings

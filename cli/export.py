@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from tokscore.cli.options import shared as options
-from tokscore.cli.printing.tables import counted, note
+from tokscore.cli.printing.console import note
+from tokscore.cli.printing.tables import counted
 from tokscore.dataset.choices import Targets, Weighting
 
 EPILOG = """Examples:

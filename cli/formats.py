@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tokscore.cli.options import shared as options
+from tokscore.cli.printing.console import write
 from tokscore.cli.printing.option_names import as_options
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.tables import Column, print_rows
@@ -47,4 +48,4 @@ def formats(form: options.FormatOption = Format.TABLE) -> None:
         return
     print_rows(COLUMNS, rows, form, title="Input formats")
     for row in rows:
-        print(f"{row['name']}\n  fields   {row['fields']}\n  example  {row['example']}\n")
+        write(f"{row['name']}\n  fields   {row['fields']}\n  example  {row['example']}\n\n")

@@ -1,115 +1,98 @@
-"""The `tokscore` command."""
+"""The `tokscore` command: from the start of its process to its exit code."""
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from typing import Annotated
+from typing import Any
 
-import typer
-
-from tokscore.cli import (
-    diff,
-    drift,
-    export,
-    formats,
-    logprobs,
-    render,
-    select,
-    selfcheck,
-    show,
-    stats,
-    template,
-)
-from tokscore.cli.options.shared import option
-from tokscore.cli.printing.option_names import as_options
-
-EPILOG = """Examples:
-
-\b
-  tokscore render examples/conversations.jsonl -m ~/.cache/tokscore/models/smollm2-135m-instruct \\
-      --template examples/chatml_tools.jinja -o tokens
-  tokscore logprobs tokens -m ~/.cache/tokscore/models/smollm2-135m-instruct -o scores
-"""
-
-app = typer.Typer(
-    name="tokscore",
-    epilog=EPILOG,
-    rich_markup_mode=None,
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"auto_envvar_prefix": "TOKSCORE", "help_option_names": ["-h", "--help"]},
-)
-app.command("render", epilog=render.EPILOG)(render.render)
-app.command("logprobs", epilog=logprobs.EPILOG)(logprobs.logprobs)
-app.command("diff", epilog=diff.EPILOG)(diff.diff)
-app.command("stats", epilog=stats.EPILOG)(stats.stats)
-app.command("show", epilog=show.EPILOG)(show.show)
-app.command("drift", epilog=drift.EPILOG)(drift.drift)
-app.command("select", epilog=select.EPILOG)(select.select)
-app.command("export", epilog=export.EPILOG)(export.export)
-app.command("selfcheck", epilog=selfcheck.EPILOG)(selfcheck.selfcheck)
-app.command("template", epilog=template.EPILOG)(template.template)
-app.command("formats", epilog=formats.EPILOG)(formats.formats)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        print(version("tokscore"))
-        raise typer.Exit
-
-
-@app.callback()
-def tokscore(
-    version: Annotated[
-        bool,
-        option(
-            "--version",
-            callback=_print_version,
-            is_eager=True,
-            allow_from_autoenv=False,
-            help="Print the version.",
-        ),
-    ] = False,
-) -> None:
-    """Score saved conversations offline: exact tokens, who said them, how likely they are, how models differ.
-
-    Every option can also be set as TOKSCORE_COMMAND_OPTION, for example TOKSCORE_LOGPROBS_TOP_K.
-    """
+from tokscore.cli import interrupts
 
 
 def main() -> None:
-    """Run the command line and exit; expected failures end without a traceback."""
+    """Run the command line and exit; expected failures and interruptions end without a traceback."""
+    interrupts.end_at_once()
+    from tokscore.cli.printing import console
+
+    code = 1
+    try:
+        console.guard()
+        code = _run()
+        console.flush()
+    except OSError as error:
+        code = _failed(error)
+    finally:
+        # Nothing is under way any more, and libraries that are interrupted while they end say so at length.
+        interrupts.end_at_once()
+        console.discard()
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run a command.
+
+    Returns:
+        Its exit code.
+
+    Raises:
+        OSError: A file of the system that nothing else is known of, or standard output, failed.
+    """
+    from tokscore.cli.app import app
+    from tokscore.cli.printing.console import note
     from tokscore.dataset.errors import ExitCode, TokscoreError
 
-    # Otherwise a terminated run would leave its temporary files behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
+    interrupts.unwind()
     try:
-        app(prog_name="tokscore")
+        # Without this mode it would print errors itself.
+        code = app(prog_name="tokscore", standalone_mode=False)
     except TokscoreError as error:
-        print(f"error: {as_options(str(error))}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        note(f"error: {error}")
+        return error.exit_code
     except SystemExit as ending:
-        if ending.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
-            print(
-                "interrupted; finished parts are kept, the same command goes on from there.", file=sys.stderr
-            )
-        raise
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(ExitCode.FAILED)
-    except OSError as error:
-        if error.filename is None and error.strerror is None:
+        code = ending.code
+    except KeyboardInterrupt:
+        code = ExitCode.INTERRUPTED
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # typer's own click has no public name
             raise
-        place = "" if error.filename is None else f"{error.filename}: "
-        print(f"error: {place}{error.strerror}.", file=sys.stderr)
-        sys.exit(ExitCode.FAILED)
+        return _wrong_usage(error)
+    if code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+        note("interrupted; finished parts are kept, the same command goes on from there.")
+    return code if isinstance(code, int) else ExitCode.DONE
+
+
+def _wrong_usage(error: Any) -> int:  # Any: typer's own click has no public name
+    """Print how a command is used and what is wrong."""
+    from io import StringIO
+
+    from tokscore.cli.printing.console import note
+
+    shown = StringIO()
+    error.show(shown)
+    note(shown.getvalue().rstrip())
+    code: int = error.exit_code
+    return code
+
+
+def _failed(error: OSError) -> int:
+    """Print what the system did not do.
+
+    Raises:
+        OSError: It says nothing that a user could act on.
+    """
+    from tokscore.cli.printing.console import note
+    from tokscore.dataset.errors import ExitCode
+
+    if isinstance(error, BrokenPipeError):
+        return ExitCode.FAILED
+    reason = error.strerror or (str(error) if error.errno is None and len(error.args) == 1 else None)
+    if reason is None:
+        raise error
+    place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+    note(f"error: {place}{reason}.")
+    return ExitCode.FAILED
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from tokscore.cli.options import shared as options
+from tokscore.cli.printing.console import note
 from tokscore.cli.printing.output_format import Format
-from tokscore.cli.printing.tables import Column, note, print_json, print_rows
+from tokscore.cli.printing.tables import Column, print_json, print_rows
 
 EPILOG = """Examples:
 

@@ -10,8 +10,9 @@ import typer
 
 from tokscore.cli.options import shared as options
 from tokscore.cli.options.settings import Only, setting_options
+from tokscore.cli.printing.console import note
 from tokscore.cli.printing.output_format import Format
-from tokscore.cli.printing.tables import Column, counted, note, print_json, print_rows
+from tokscore.cli.printing.tables import Column, counted, print_json, print_rows
 from tokscore.dataset.settings import definitions
 from tokscore.rendering.attribution.settings import RenderSettings
 from tokscore.scoring.engines.settings import COMMON, EngineSettings

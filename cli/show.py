@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tokscore.cli.options import shared as options
+from tokscore.cli.printing.console import is_terminal
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.tables import Cell, Column, counted, print_json, print_rows
 from tokscore.dataset.choices import Metric
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from tokscore.analytics.report.scored import ModelScores, ScoredConversation
     from tokscore.analytics.report.token_texts import TokenText
+    from tokscore.cli.printing.styled import StyledConsole
     from tokscore.dataset.reading import Dataset
 
 EPILOG = """Examples:
@@ -141,21 +140,16 @@ def _number(name: str, value: float) -> Cell:
 def _print_paged(
     conversation: ScoredConversation, texts: list[TokenText], metric: Metric, datasets: list[Dataset]
 ) -> None:
-    from contextlib import nullcontext
+    from tokscore.cli.printing.styled import StyledConsole
 
-    from rich.console import Console
-
-    is_terminal = sys.stdout.isatty()
-    plain = None if is_terminal or os.environ.get("COLUMNS", "").isdigit() else _PLAIN_WIDTH
-    console = Console(width=plain, highlight=False, markup=False, emoji=False, file=sys.stdout)
-    # As git does it: colours pass, what fits on the screen stays there.
-    os.environ.setdefault("LESS", "FRX")
-    with console.pager(styles=not console.no_color) if is_terminal else nullcontext():
+    plain = None if is_terminal() or os.environ.get("COLUMNS", "").isdigit() else _PLAIN_WIDTH
+    console = StyledConsole(width=plain)
+    with console.paged():
         print_conversation(console, conversation, texts, metric, datasets)
 
 
 def print_conversation(
-    console: Console,
+    console: StyledConsole,
     conversation: ScoredConversation,
     texts: list[TokenText],
     metric: Metric,
@@ -209,7 +203,7 @@ def print_conversation(
         console.print(line, no_wrap=True, overflow="ignore", crop=False)
 
 
-def _print_messages(console: Console, conversation: ScoredConversation) -> None:
+def _print_messages(console: StyledConsole, conversation: ScoredConversation) -> None:
     from rich.table import Table
     from rich.text import Text
 

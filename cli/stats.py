@@ -12,9 +12,10 @@ import typer
 from tokscore.cli.options import shared as options
 from tokscore.cli.options.settings import Only, setting_options
 from tokscore.cli.printing import html as page
+from tokscore.cli.printing.console import note
 from tokscore.cli.printing.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
 from tokscore.cli.printing.output_format import Format
-from tokscore.cli.printing.tables import Column, counted, note, note_absent_metadata, print_json, print_rows
+from tokscore.cli.printing.tables import Column, counted, note_absent_metadata, print_json, print_rows
 from tokscore.dataset.choices import LimitCount
 from tokscore.rendering.attribution.settings import RenderSettings
 

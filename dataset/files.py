@@ -3,22 +3,63 @@
 from __future__ import annotations
 
 import atexit
+import errno
+import io
 import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
+
+from tokscore.dataset.errors import TokscoreError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_BUFFER_BYTES = 2**16
 
 
 def temporary_copy(write: Callable[[BinaryIO], None]) -> Path:
-    """A temporary file with what `write` puts into it, deleted when the process ends."""
-    with tempfile.NamedTemporaryFile(prefix="tokscore-", suffix=".jsonl", delete=False) as created:
-        path = Path(created.name)
+    """A temporary file with what `write` puts into it, deleted when the process ends.
+
+    Raises:
+        TokscoreError: It cannot be written.
+    """
+    try:
+        with tempfile.NamedTemporaryFile(prefix="tokscore-", suffix=".jsonl", delete=False) as created:
+            path = Path(created.name)
+    except OSError as error:
+        raise _no_room(error) from error
     atexit.register(path.unlink, missing_ok=True)
-    with path.open("wb") as copy:
+    with io.BufferedRandom(_TemporaryFile(path, "r+b"), _BUFFER_BYTES) as copy:
         write(copy)
     return path
+
+
+class _TemporaryFile(io.FileIO):
+    """A file whose failures are never taken for those of what is copied into it."""
+
+    def write(self, content: Buffer, /) -> int:
+        try:
+            return super().write(content)
+        except OSError as error:
+            raise _no_room(error) from error
+
+
+def _no_room(error: OSError) -> TokscoreError:
+    return TokscoreError(
+        f"a temporary file cannot be written in {tempfile.gettempdir()}: {error.strerror or error}.\n"
+        "Set TMPDIR to a directory with more room."
+    )
+
+
+def is_of_machine(error: BaseException) -> bool:
+    """Whether the system failed, rather than what was read: a disk or a permission, not a damaged file.
+
+    Libraries raise the latter without a number, or with that of an argument that makes no sense.
+    """
+    return isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
 
 
 def temporary_folder() -> Path:

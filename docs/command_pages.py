@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from page_text import NOTICE, UndocumentedError, attributes, table
 
-from tokscore.cli.main import app
+from tokscore.cli.app import app
 from tokscore.dataset.errors import ExitCode
 
 _BRACKETS = re.compile(r"^(?P<text>.*?)(?:  \[(?P<extra>[^\]]*)\])?$", re.DOTALL)

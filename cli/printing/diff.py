@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tokscore.cli.printing.console import note
 from tokscore.cli.printing.output_format import Format
-from tokscore.cli.printing.tables import Cell, Column, counted, note, print_rows
+from tokscore.cli.printing.tables import Cell, Column, counted, print_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from tokscore.cli.printing.console import note, write
 from tokscore.cli.printing.output_format import Format
-from tokscore.cli.printing.tables import Column, counted, note, print_json, print_rows
+from tokscore.cli.printing.tables import Column, counted, print_json, print_rows
 from tokscore.cli.printing.visible import BETWEEN, visible
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def print_explanation(branches: Sequence[Explanation], form: Format) -> None:
     if form is Format.TABLE:
         for i, explanation in enumerate(branches):
             if i:
-                print()
+                write("\n")
             _print_tokens(explanation, len(branches))
         note(_LEGEND)
         return
@@ -122,10 +122,11 @@ def _lines(explanation: Explanation) -> Iterator[_Line]:
 
 
 def _print_tokens(explanation: Explanation, n_branches: int) -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=True, markup=False, file=sys.stdout)
+    from tokscore.cli.printing.styled import StyledConsole
+
+    console = StyledConsole(soft_wrap=True)
     tokens = explanation.tokens
     branch = f" branch {explanation.branch} of {n_branches}" if n_branches > 1 else ""
     console.print(

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from tokscore.cli.printing.tables import counted, note
+from tokscore.cli.printing.console import note
+from tokscore.cli.printing.tables import counted
 
 if TYPE_CHECKING:
     from tokscore.analytics.report import ReportSize

@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from tokscore.cli.printing.console import note
 from tokscore.cli.printing.output_format import Format
-from tokscore.cli.printing.tables import (
-    Column,
-    counted,
-    duration,
-    note,
-    print_json,
-    print_rows,
-    size_in_words,
-)
+from tokscore.cli.printing.progress import duration
+from tokscore.cli.printing.tables import Column, counted, print_json, print_rows, size_in_words
 
 if TYPE_CHECKING:
     from tokscore.rendering.plan_size import PlanSize

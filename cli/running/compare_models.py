@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from tokscore.cli.options import shared
 from tokscore.cli.options.settings import Only
-from tokscore.cli.printing.tables import Column, ProgressLine, counted, note, print_rows
+from tokscore.cli.printing.console import note
+from tokscore.cli.printing.progress import ProgressLine
+from tokscore.cli.printing.tables import Column, counted, print_rows
 from tokscore.rendering.attribution.settings import RenderSettings
 from tokscore.scoring.engines.settings import EngineSettings
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokscore.cli.printing.tables import (
-    counted,
-    note,
-)
+from tokscore.cli.printing.console import note
+from tokscore.cli.printing.tables import counted
 
 if TYPE_CHECKING:
     from tokscore.dataset.reading import Dataset

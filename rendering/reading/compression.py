@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from tokscore.dataset.files import temporary_copy
+from tokscore.dataset.files import is_of_machine, temporary_copy
 
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _COPIED_BYTES = 2**20
@@ -17,7 +17,12 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 def decompressed(path: Path) -> tuple[Path, str]:
-    """A decompressed copy, as far as the file can be read, and the damage behind it; others as they are."""
+    """A decompressed copy, as far as the file is whole, and the damage behind it; others as they are.
+
+    Raises:
+        TokscoreError: The copy cannot be written.
+        OSError: The file cannot be read.
+    """
     with path.open("rb") as handle:
         magic = handle.read(4)
     codec = next((codec for start, codec in _COMPRESSED.items() if magic.startswith(start)), None)
@@ -29,6 +34,8 @@ def decompressed(path: Path) -> tuple[Path, str]:
         try:
             _decompress(path, codec, copy)
         except OSError as error:
+            if is_of_machine(error):
+                raise
             damages.append(error)
 
     found = temporary_copy(write)
@@ -42,7 +49,9 @@ def _decompress(path: Path, codec: str, copy: BinaryIO) -> None:
     try:
         with pa.CompressedInputStream(pa.OSFile(str(path)), codec) as stream:
             shutil.copyfileobj(stream, copy, _COPIED_BYTES)
-    except OSError:
+    except OSError as error:
+        if is_of_machine(error):
+            raise
         # Of what it read last, a stream that fails gives nothing.
         if codec == "gzip":
             copy.seek(0)

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from tokscore.dataset.errors import InputError
-from tokscore.dataset.files import temporary_copy
+from tokscore.dataset.files import is_of_machine, temporary_copy
 from tokscore.rendering.reading.formats import all_formats
 
 ZIP = b"PK\x03\x04"
@@ -50,6 +50,8 @@ def archive_records(path: Path, name: str) -> Path | None:
                 lambda copy: copy.writelines(_one_line(_content(archive, each)) for each in members)
             )
     except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        if is_of_machine(error):
+            raise
         raise InputError(f"{name} is damaged: {error}; expected a whole zip archive.") from error
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 
 from tokscore.dataset.errors import InputError
-from tokscore.dataset.files import temporary_copy
+from tokscore.dataset.files import is_of_machine, temporary_copy
 from tokscore.rendering.conversations.conversation import CUT_ARRAY, CUT_FILE
 from tokscore.rendering.reading.compression import decompressed
 from tokscore.rendering.reading.containers import ZIP, archive_records, listed_records
@@ -128,6 +128,8 @@ def _from_parquet(path: Path, name: str) -> Path:
     try:
         return temporary_copy(write)
     except (OSError, pa.ArrowException) as error:
+        if is_of_machine(error):
+            raise
         raise InputError(f"{name} is damaged: {error}; expected a Parquet file.") from error
 
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from tokscore.cli.main import app
+from tokscore.cli.app import app
 from tokscore.dataset.errors import InputError
 
 Make = Callable[..., Any]  # fixtures of conftest.py, which tests cannot import

@@ -23,7 +23,7 @@ from tokscore.analytics import diff_report as diff
 from tokscore.analytics.comparison.confidence import confidence_of_means
 from tokscore.analytics.comparison.reduction import Clusters
 from tokscore.analytics.exact import exact_report, write_exact
-from tokscore.cli.main import app
+from tokscore.cli.app import app
 from tokscore.rendering import ConversationError, open_source
 from tokscore.scoring import TokenSequence, load_engine, plan_engine
 from tokscore.scoring.run import score

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tokscore.analytics import diff, stats
-from tokscore.cli.main import app
+from tokscore.cli.app import app
 from tokscore.dataset.errors import InputError, UsageError
 from tokscore.dataset.schema import DatasetKind
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tokscore.cli.main import app
+from tokscore.cli.app import app
 from tokscore.dataset.errors import InputError, TokscoreError, UsageError
 
 pytest.importorskip("torch")

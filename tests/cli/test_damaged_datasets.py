@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from tokscore.cli.main import app
+from tokscore.cli.app import app
 from tokscore.dataset.errors import ExitCode, TokscoreError
 from tokscore.dataset.schema import COLUMNS, SCHEMAS
 

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
-from tokscore.cli.main import app
+from tokscore.cli.app import app
 from tokscore.dataset.choices import OnError
 from tokscore.dataset.errors import InputError
 from tokscore.dataset.reading import Dataset

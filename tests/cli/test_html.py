@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tokscore.analytics import report
-from tokscore.cli.main import app
+from tokscore.cli.app import app
 from tokscore.cli.printing import html
 from tokscore.dataset.errors import UsageError
 

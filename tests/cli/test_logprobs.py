@@ -15,10 +15,11 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
-from tokscore.cli.main import app
+from tokscore.cli.app import app
 from tokscore.cli.options.settings import parse_arguments
 from tokscore.cli.printing.option_names import as_options
-from tokscore.cli.printing.tables import duration, size_in_words
+from tokscore.cli.printing.progress import duration
+from tokscore.cli.printing.tables import size_in_words
 from tokscore.dataset.errors import TokscoreError, UsageError
 from tokscore.dataset.manifest import read_manifest
 from tokscore.dataset.reading import Dataset
@@ -182,7 +183,7 @@ def test_times_and_sizes_are_printed_in_their_units() -> None:
 def test_progress_is_a_line_every_30_seconds_with_the_time_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tokscore.cli.printing import tables as output
+    from tokscore.cli.printing import progress as output
 
     times = iter([0.0, 60.0, 85.0, 110.0, 130.0, 140.0])
     monkeypatch.setattr(output.time, "monotonic", lambda: next(times))
@@ -200,7 +201,7 @@ def test_progress_is_a_line_every_30_seconds_with_the_time_left(
 def test_reading_shows_before_scoring_does(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tokscore.cli.printing import tables as output
+    from tokscore.cli.printing import progress as output
 
     times = iter([0.0, 40.0, 50.0, 50.0, 90.0])
     monkeypatch.setattr(output.time, "monotonic", lambda: next(times))

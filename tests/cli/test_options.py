@@ -6,7 +6,7 @@ from typing import get_type_hints
 
 import pytest
 
-from tokscore.cli import main
+from tokscore.cli import app
 from tokscore.cli.printing.option_names import as_options
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering import RenderSettings, render
@@ -29,8 +29,8 @@ def test_type_checkers_are_told_every_setting_of_rendering() -> None:
 @pytest.mark.parametrize(
     ("call", "command", "kinds"),
     [
-        (render, main.render.render, [RenderSettings]),
-        (score, main.logprobs.logprobs, [EngineSettings, RenderSettings]),
+        (render, app.render.render, [RenderSettings]),
+        (score, app.logprobs.logprobs, [EngineSettings, RenderSettings]),
     ],
 )
 def test_a_setting_is_a_keyword_and_an_option(call: object, command: object, kinds: list[type]) -> None:

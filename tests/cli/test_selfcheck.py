@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tokscore.cli.main import app
+from tokscore.cli.app import app
 from tokscore.cli.printing.option_names import as_options
 from tokscore.cli.selfcheck import EPILOG
 from tokscore.dataset.errors import UsageError

@@ -19,7 +19,7 @@ import pytest
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
-from tokscore.cli.main import app
+from tokscore.cli.app import app
 from tokscore.dataset.errors import InputError, UsageError
 
 Show = Callable[..., str]

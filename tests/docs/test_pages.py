@@ -20,7 +20,7 @@ import typer
 from typer.testing import CliRunner
 
 from tokscore import analytics
-from tokscore.cli.main import app
+from tokscore.cli.app import app
 from tokscore.cli.selfcheck import _document
 from tokscore.dataset.choices import MessageForm
 from tokscore.dataset.manifest import SETTINGS, ModelIdentity, read_manifest

@@ -13,7 +13,7 @@ import pytest
 from polars.testing import assert_frame_equal
 from typer.testing import CliRunner
 
-from tokscore.cli.main import app
+from tokscore.cli.app import app
 from tokscore.dataset import schema as tables
 from tokscore.rendering import ConversationError, InputError, UsageError, load_table, load_tokens, render
 

@@ -12,7 +12,7 @@ from polars.testing import assert_frame_equal
 from typer.testing import CliRunner
 
 from tokscore.analytics import diff, stats, topk_gjs
-from tokscore.cli.main import app
+from tokscore.cli.app import app
 from tokscore.dataset import schema as tables
 from tokscore.rendering import Dataset, InputError, UsageError, load_tokens, render
 from tokscore.scoring import load_scores, score

@@ -17,7 +17,7 @@ from tokscore.analytics import diff_report as diff
 from tokscore.analytics.comparison.confidence import confidence_of, confidence_of_means, kept_names
 from tokscore.analytics.comparison.reduction import Clusters
 from tokscore.analytics.statistics.bootstrap import clustered_confidence
-from tokscore.cli.main import app
+from tokscore.cli.app import app
 
 Make = Callable[..., Any]  # fixtures of conftest.py, which tests cannot import
 FloatArray = NDArray[np.float64]

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from tokscore.analytics import diff_report
 from tokscore.analytics.comparison.content_alignment import AlignedRows, ContentAligner
-from tokscore.cli.main import app
+from tokscore.cli.app import app
 from tokscore.dataset.errors import InputError, UsageError
 from tokscore.dataset.rows import token_columns
 from tokscore.dataset.tokens import ConversationRow, RenderedConversation, RenderedTokens

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from tokscore.analytics import breaches, mismatch, parse_gate, parse_group_by
 from tokscore.analytics import diff_report as diff
 from tokscore.analytics.comparison.off_policy import effective_sample_size
-from tokscore.cli.main import app
+from tokscore.cli.app import app
 from tokscore.dataset.errors import InputError, UsageError
 from tokscore.dataset.schema import VOCABULARY
 

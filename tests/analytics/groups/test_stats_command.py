@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tokscore.cli.main import app
+from tokscore.cli.app import app
 from tokscore.dataset.errors import UsageError
 
 Make = Callable[..., Any]  # fixtures of conftest.py, which tests cannot import

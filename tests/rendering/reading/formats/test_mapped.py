@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from tokscore.cli.main import app
+from tokscore.cli.app import app
 from tokscore.dataset.errors import ConversationError, UsageError
 from tokscore.rendering.conversations.conversation import Conversation
 from tokscore.rendering.conversations.trace import Trace

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
-from tokscore.cli.main import app
+from tokscore.cli.app import app
 from tokscore.rendering.reading.formats import FORMATS, load_format
 
 MODULE = """

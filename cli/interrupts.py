@@ -1,0 +1,79 @@
+"""Ctrl-C and SIGTERM: a run is unwound and keeps its finished parts, and nothing else prints a traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_AGAIN_S = 0.02
+_IMPORTING = "<frozen importlib._bootstrap>"
+
+
+def end_at_once() -> None:
+    """End the process without a word where it is interrupted: there is nothing to unwind."""
+    for number in _SIGNALS:
+        signal.signal(number, _end)
+
+
+def unwind() -> None:
+    """Raise `KeyboardInterrupt` or `SystemExit` where it is interrupted, and end at once the second time.
+
+    Imports are waited for: libraries in C take an exception in them for their own failure, and print it.
+    Python drops one that it meets while it deletes an object; the signal then comes again.
+    """
+    stopper = _Stopper()
+    for number in _SIGNALS:
+        signal.signal(number, stopper.stop)
+    signal.signal(signal.SIGALRM, stopper.stop)
+    before = sys.unraisablehook
+
+    def dropped(found: sys.UnraisableHookArgs) -> None:
+        if not isinstance(found.exc_value, KeyboardInterrupt | SystemExit):
+            before(found)
+        elif stopper.number is not None:
+            stopper.again()
+
+    sys.unraisablehook = dropped
+
+
+class _Stopper:
+    """What came, and whether it was raised already."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._is_raised = False
+
+    def stop(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGALRM:
+            if self.number is None or self._is_raised:
+                return
+        elif self.number is not None:
+            _end(self.number, frame)
+        else:
+            self.number = number
+        if _is_importing(frame):
+            self.again()
+            return
+        self._is_raised = True
+        if self.number == signal.SIGINT:
+            raise KeyboardInterrupt
+        sys.exit(128 + signal.SIGTERM)
+
+    def again(self) -> None:
+        self._is_raised = False
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    os._exit(128 + number)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORTING:
+            return True
+        frame = frame.f_back
+    return False
