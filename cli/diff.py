@@ -166,12 +166,11 @@ def diff(
     if exact:
         whole = compare_models.exact(
             sides,
-            report.alphas,
-            groups,
+            report,
             on_error=on_error,
-            skipped=report.skipped,
             trust_remote_code=rendering.trust_remote_code,
-        )
+            noise_floor=noise_floor,
+        ).report
     if form is Format.JSON:
         print_json(report.to_dict() | ({} if whole is None else {"exact": whole.to_dict()}))
     else:

@@ -23,7 +23,7 @@ _SCHEMA_KEY = b"ARROW:schema"
 # What pyarrow raises over bytes that are none of its format.
 _FAILURES = (OSError, pa.ArrowException, ValueError, MemoryError, OverflowError)
 # Tables with schemas that were held against `COLUMNS` already; many parts have the same one.
-_checked: set[tuple[str, bytes, int]] = set()
+_checked: set[tuple[tuple[str, ...], bytes, int]] = set()
 
 
 class Footer(NamedTuple):
@@ -50,7 +50,7 @@ class TableFile:
     def __init__(
         self,
         path: Path,
-        table: str,
+        table: str | Sequence[Column],
         *,
         encoded: Sequence[str] = (),
         metadata: pq.FileMetaData | None = None,
@@ -60,7 +60,7 @@ class TableFile:
 
         Args:
             path: The file.
-            table: Whose part it is; a name in `schema.COLUMNS`.
+            table: Whose part it is: a name in `schema.COLUMNS`, or the columns of another table.
             encoded: Columns of strings to read as codes.
             metadata: As another `TableFile` of this file had it, which saves reading it again.
             hint: What to do where the file is damaged.
@@ -69,7 +69,8 @@ class TableFile:
             InputError: It is no Parquet file, cut, or lacks a column; or one is of another type.
         """
         self.path = path
-        self._columns = {column.name: column for column in COLUMNS[table]}
+        columns = COLUMNS[table] if isinstance(table, str) else table
+        self._columns = {column.name: column for column in columns}
         self._hint = hint
         try:
             self._file = pq.ParquetFile(
@@ -83,7 +84,7 @@ class TableFile:
                 raise InputError(f"{path} is missing, though its part is finished. {hint}") from error
             raise self._error(f"is no whole Parquet file ({_text(error)}).", error) from error
         self.footer = Footer(plan_hash, int(self.metadata.num_rows))
-        seen = (table, said.get(_SCHEMA_KEY, b""), self.metadata.num_columns)
+        seen = (tuple(self._columns), said.get(_SCHEMA_KEY, b""), self.metadata.num_columns)
         if seen not in _checked:
             self._check_columns()
             if seen[1]:

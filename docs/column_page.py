@@ -15,7 +15,7 @@ from tokscore.analytics.comparison.confidence import NamedConfidence
 from tokscore.analytics.comparison.diff_rows import DiffRow, Estimate, Interval
 from tokscore.analytics.comparison.tables import token_schema
 from tokscore.analytics.divergence.measures import intervals, points
-from tokscore.analytics.exact import exact_schema
+from tokscore.analytics.exact.columns import exact_schema
 from tokscore.analytics.groups.grouping import parse_group_by
 from tokscore.analytics.groups.stats import Percentiles, StatsRow
 from tokscore.dataset import manifest

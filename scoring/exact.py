@@ -41,7 +41,9 @@ class ExactTokens(NamedTuple):
         total_variation: Sum of |p - q| / 2.
         entropy_teacher: Of the teacher's distribution.
         entropy_student: Of the student's.
+        same_top: Whether both find the same id most likely, the first of equals; bool.
         gjs: One row for each alpha, shape [alphas, rows].
+        skew_kl: KL(teacher || mixture), likewise.
     """
 
     teacher_logprob: FloatArray
@@ -51,7 +53,9 @@ class ExactTokens(NamedTuple):
     total_variation: FloatArray
     entropy_teacher: FloatArray
     entropy_student: FloatArray
+    same_top: NDArray[np.bool_]
     gjs: FloatArray
+    skew_kl: FloatArray
 
 
 Measure = Callable[[Iterable[TokenSequence]], Iterator[tuple[int, ExactTokens]]]
@@ -96,7 +100,8 @@ class ModelPair:
         """
         teacher, student = self.engines
         chunk_rows = min(teacher.chunk_rows, student.chunk_rows)
-        for batch in teacher.batches(sequences):
+        # A batch that one of them may not run has it take other positions.
+        for batch in teacher.batching.within(student.batching).batches(sequences):
             with engine_errors(), torch.inference_mode():
                 mine, theirs = (engine.logits(batch, chunk_rows) for engine in self.engines)
                 found = [
@@ -190,9 +195,12 @@ def _compare_block(
         gap.abs().sum(1) / 2,
         -_dot(p, log_p),
         -_dot(q, log_q),
+        log_p.argmax(1) == log_q.argmax(1),
     ]
-    gjs = [_gjs(p, q, gap, alpha) for alpha in alphas]
-    return (*columns, torch.stack(gjs) if gjs else p.new_empty((0, len(p))))
+    mixed = p.new_empty((2, len(alphas), len(p)))
+    for row, alpha in enumerate(alphas):
+        mixed[:, row] = torch.stack(_mixed(p, q, gap, alpha))
+    return (*columns, *mixed)
 
 
 def _dot(p: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -205,14 +213,17 @@ def _dot(p: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def _gjs(p: torch.Tensor, q: torch.Tensor, gap: torch.Tensor, alpha: float) -> torch.Tensor:
-    """Alpha KL(p || m) + (1 - alpha) KL(q || m); p / m is 1 + (1 - alpha) (p - q) / m."""
+def _mixed(
+    p: torch.Tensor, q: torch.Tensor, gap: torch.Tensor, alpha: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Alpha KL(p || m) + (1 - alpha) KL(q || m), and KL(p || m); p / m is 1 + (1 - alpha) (p - q) / m."""
     m = torch.lerp(q, p, alpha).clamp_(min=torch.finfo(p.dtype).tiny)
     relative = gap / m
     least = _SMALLEST_RATIO - 1
     teacher = (relative * (1 - alpha)).clamp_(min=least).log1p_()
     student = relative.mul_(-alpha).clamp_(min=least).log1p_()
-    return alpha * _dot(p, teacher) + (1 - alpha) * _dot(q, student)
+    skew_kl = _dot(p, teacher)
+    return alpha * skew_kl + (1 - alpha) * _dot(q, student), skew_kl
 
 
 @contextmanager

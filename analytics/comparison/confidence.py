@@ -87,7 +87,7 @@ def confidence_of(
         n_replicates: Of the bootstrap.
         with_estimates: Whether there are sums of estimates; their limits come last.
     """
-    columns, n_tokens = _by_conversation(clusters)
+    columns, n_tokens = by_conversation(clusters)
     if not len(n_tokens):
         return []
     lower, upper = {}, {}
@@ -117,7 +117,7 @@ def confidence_of_means(
         alphas: Weights of the teacher.
         n_replicates: Of the bootstrap.
     """
-    columns, n_tokens = _by_conversation(clusters)
+    columns, n_tokens = by_conversation(clusters)
     if not len(n_tokens):
         return ()
     possible = {row.name: row.range for row in gaps(alphas) if row.is_interval}
@@ -128,7 +128,7 @@ def confidence_of_means(
     )
 
 
-def _by_conversation(clusters: Clusters) -> tuple[dict[str, FloatArray], NDArray[np.int64]]:
+def by_conversation(clusters: Clusters) -> tuple[dict[str, FloatArray], NDArray[np.int64]]:
     """Sums by column and tokens of conversations, all branches of one together."""
     starts, at = [], 0
     for _, branches in groupby(clusters.names, key=lambda name: name[0]):

@@ -152,12 +152,17 @@ class DiffRow:
 
     def flat(self) -> dict[str, float | int | None]:
         """All numbers and booleans by dotted name, such as `gjs_0.5.lower`."""
-        found: dict[str, float | int | None] = {}
-        _flatten("", {key: value for key, value in self.to_dict().items() if key != "group"}, found)
-        return found
+        return flat_numbers({key: value for key, value in self.to_dict().items() if key != "group"})
 
 
 _COUNTS = ("n_tokens", "n_unscored", "n_unaligned", "n_beyond_vocabulary")
+
+
+def flat_numbers(values: Mapping[str, object]) -> dict[str, float | int | None]:
+    """All numbers and booleans of nested objects, by dotted name."""
+    found: dict[str, float | int | None] = {}
+    _flatten("", values, found)
+    return found
 
 
 def _flatten(prefix: str, values: Mapping[str, object], found: dict[str, float | int | None]) -> None:

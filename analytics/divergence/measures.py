@@ -189,9 +189,9 @@ MEASURES = [
     _point("student_logprob", "logprob S", "Student's", "nats",
            least=-math.inf, largest=MAX_LOGPROB, is_gap=False, is_exact=True, table=_MAIN),
     _point("log_ratio", "logprob T-S", "Teacher's less student's logprob", "nats",
-           compute=_log_ratio, least=-math.inf, table=_REALISED),
+           compute=_log_ratio, least=-math.inf, is_exact=True, table=_REALISED),
     _point("delta_p", "p T-S", "Teacher's less student's probability", "probability",
-           compute=_delta_p, least=-_MAX_P, largest=_MAX_P, table=_REALISED),
+           compute=_delta_p, least=-_MAX_P, largest=_MAX_P, is_exact=True, table=_REALISED),
     _point("unresolved_teacher", "unresolved T", "Teacher mass on ids not known on both sides", "probability",
            largest=1.0, is_gap=False, table=None),
     _point("unresolved_student", "unresolved S", "Student mass on them", "probability",
@@ -211,7 +211,7 @@ MEASURES = [
             largest=lambda alpha: -alpha * math.log(alpha) - (1 - alpha) * math.log1p(-alpha)),
     # The mixture is at least alpha times the teacher.
     Measure("skew_kl", "skew KL", "KL(teacher || mixture with this weight of the teacher)", "nats",
-            takes_alpha=True, mean_over=_OF_TEACHER, largest=lambda alpha: -math.log(alpha)),
+            takes_alpha=True, mean_over=_OF_TEACHER, is_exact=True, largest=lambda alpha: -math.log(alpha)),
 ]
 # fmt: on
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -12,12 +13,15 @@ from tokscore.cli.options.settings import Only
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.progress import ProgressLine
 from tokscore.cli.printing.tables import Column, counted, print_rows
+from tokscore.dataset.choices import OnError
 from tokscore.rendering.attribution.settings import RenderSettings
 from tokscore.scoring.engines.settings import EngineSettings
 
 if TYPE_CHECKING:
-    from tokscore.analytics.comparison.pairing import Skipped
-    from tokscore.analytics.exact import ExactReport
+    from tokscore.analytics.comparison.diff import DiffReport
+    from tokscore.analytics.exact.parts import ExactParts
+    from tokscore.analytics.exact.report import ExactReport
+    from tokscore.analytics.exact.run import CompareTokens
     from tokscore.cli.printing.output_format import Format
     from tokscore.dataset.manifest import Manifest
     from tokscore.scoring.engines.spec import EngineSpec
@@ -192,68 +196,97 @@ def _place(kind: str, key: object) -> Path:
     return cache_directory() / "diff" / f"{kind}-{digest[:32]}"
 
 
+class ExactResult(NamedTuple):
+    """Values over the whole vocabulary.
+
+    Attributes:
+        report: Means by group.
+        parts: The values of every token.
+    """
+
+    report: ExactReport
+    parts: ExactParts
+
+
 def exact(
     sides: Sides,
-    alphas: Sequence[float],
-    by: Sequence[str],
+    report: DiffReport,
     *,
-    on_error: str = "fail",
+    on_error: OnError = OnError.FAIL,
     trust_remote_code: bool = False,
-    skipped: Sequence[Skipped] = (),
-) -> ExactReport:
-    """Means over the whole vocabulary, computed with both models or read from the cache.
+    noise_floor: Path | None = None,
+) -> ExactResult:
+    """The values over the whole vocabulary, computed with both models as far as the cache lacks them.
 
     Args:
         sides: Both datasets, and their models.
-        alphas: Weights of the teacher in the GJS.
-        by: The columns that make the groups.
-        on_error: `"fail"`: a bad conversation ends the run; or `"skip"`: it is left out.
-        skipped: Conversations that the comparison left out; they are left out here too.
+        report: Of the same datasets: its groups and alphas are taken, and what it skipped is left out.
+        on_error: What a conversation does whose tokens differ or are out of order.
         trust_remote_code: Whether code that comes with the models may run.
+        noise_floor: JSON of `tokscore selfcheck`, where an engine differs by more than usual.
 
     Raises:
         UsageError: A model is not known.
-        InputError: A model is not the one that scored its dataset.
+        InputError: A model is not the one that scored its dataset, or gives other logprobs.
         EngineError: torch is not installed, or a model failed.
     """
-    from tokscore.analytics.exact import exact_report, exact_schema, write_exact
-    from tokscore.dataset.choices import OnError
-    from tokscore.dataset.manifest import read_manifest
+    from tokscore.analytics.exact.columns import exact_schema
+    from tokscore.analytics.exact.report import exact_report
+    from tokscore.analytics.exact.run import ExactRun
+    from tokscore.dataset.reading import Dataset
 
-    manifests = [read_manifest(sides.teacher), read_manifest(sides.student)]
-    without = sorted((each.conversation_id, each.branch) for each in skipped)
-    # What was left out may be whole again in the next run, of the same plan.
-    names = exact_schema(alphas).names
+    datasets = [Dataset(path) for path in (sides.teacher, sides.student)]
+    without = sorted((each.conversation_id, each.branch) for each in report.skipped)
     key = [
-        *(manifest.plan_hash for manifest in manifests),
-        list(alphas),
-        names,
-        *([without] if without else []),
+        # What failed may be whole again in the next run, of the same plan.
+        *((each.manifest.plan_hash, each.n_conversations(), each.n_with_tokens) for each in datasets),
+        list(report.alphas),
+        exact_schema(report.alphas).names,
+        without,
     ]
-    path = _place("exact", key)
-    path = path.with_suffix(".parquet")
-    if not path.is_file():
-        names = ("teacher", "student")
-        models = (sides.teacher_model, sides.student_model)
-        specs = [
-            _spec(*side, trust_remote_code=trust_remote_code)
-            for side in zip(names, models, manifests, strict=True)
-        ]
+    label = "comparing over the whole vocabulary"
+
+    @contextmanager
+    def start() -> Iterator[CompareTokens]:
         from tokscore.scoring.exact import measuring
 
+        models = (sides.teacher_model, sides.student_model)
+        specs = [
+            _spec(side, model, dataset.manifest, trust_remote_code=trust_remote_code)
+            for side, model, dataset in zip(("teacher", "student"), models, datasets, strict=True)
+        ]
         note(f"comparing {specs[0].identity.name} with {specs[1].identity.name} over the whole vocabulary")
-        with measuring(*specs, alphas=alphas) as measure:
-            write_exact(
-                path,
-                sides.teacher,
-                sides.student,
-                measure,
-                alphas=alphas,
-                on_error=OnError(on_error),
-                without=set(without),
+        with measuring(*specs, alphas=report.alphas) as measure:
+            yield measure
+
+    with ProgressLine(label, None, "tokens") as line:
+
+        def progress(n_done: int, total: int, n_run: int) -> None:
+            if not n_run:
+                line.turn_to(label, total, "tokens")
+            line.update(n_done, n_run, total)
+
+        run = ExactRun(
+            _place("exact", key),
+            sides.teacher,
+            sides.student,
+            start,
+            alphas=report.alphas,
+            columns=report.by.token_columns,
+            on_error=on_error,
+            without=without,
+            noise_floor=noise_floor,
+            progress=progress,
+        )
+        found = exact_report(run, by=report.by.names)
+    note(f"exact values of every token: {run.parts.folder}")
+    for side, gap in (("teacher", found.teacher_stored), ("student", found.student_stored)):
+        if gap.mean is not None:
+            note(
+                f"the {side}'s stored logprobs differ from these by {gap.mean:.2g} on average, {gap.max:.2g} "
+                "at most."
             )
-    note(f"exact values of every token: {path}")
-    return exact_report(path, sides.teacher, sides.student, by=by)
+    return ExactResult(found, run.parts)
 
 
 def _spec(side: str, model: str | None, manifest: Manifest, *, trust_remote_code: bool) -> EngineSpec:

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from tokscore.dataset.errors import InputError
+from tokscore.scoring.engines.batching import Batching
 from tokscore.scoring.engines.causality import check_causality
 from tokscore.scoring.engines.checkpoint.positions import UNLIMITED_LENGTH, switch_length_of
-from tokscore.scoring.engines.contract import SequenceScores, TokenSequence, windows
+from tokscore.scoring.engines.contract import SequenceScores, TokenSequence
 from tokscore.scoring.engines.loading import Model, engine_errors, first_run, load_model
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 # Tokens of one forward pass, padding included, by device.
 BATCH_TOKENS = {"cpu": 2_048, "cuda": 16_384}
-# Sequences are sorted by length inside windows of this many batches.
-WINDOW_BATCHES = 16
 # A chunk of float32 logits stays below this, by device.
 LOGITS_BYTES = {"cpu": 32 * 2**20, "cuda": 512 * 2**20}
 # So does a block of their float64 softmax: on the CPU in the cache, and below where malloc asks the system.
@@ -43,6 +42,7 @@ class TransformersEngine:
         details: Device and sizes.
         chunked: Whether logits are made in chunks.
         chunk_rows: Rows of one.
+        batching: Which sequences run together.
     """
 
     def __init__(self, spec: EngineSpec, longest: int) -> None:  # noqa: ARG002 (needs no reservation)
@@ -59,16 +59,17 @@ class TransformersEngine:
         self._top_k = spec.settings.top_k
         self._temperature = spec.settings.temperature
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._batch_tokens = spec.settings.batch_tokens or BATCH_TOKENS[self._device.type]
+        batch_tokens = spec.settings.batch_tokens or BATCH_TOKENS[self._device.type]
         loaded = load_model(spec.model, spec.identity.dtype, self._device)
         self._model: Model = loaded.model
         self.chunk_rows = max(1, LOGITS_BYTES[self._device.type] // (4 * self.vocab_size))
         self.chunked = self._head_gives_the_logits()
         # transformers takes the longest sequence of a batch for the length of all.
-        self._longest_together = switch_length_of(self._model.config.get_text_config()) or UNLIMITED_LENGTH
+        switch_length = switch_length_of(self._model.config.get_text_config()) or UNLIMITED_LENGTH
+        self.batching = Batching(batch_tokens, switch_length if self.chunked else 0)
         self.details: Mapping[str, Setting] = {
             "device": self._device.type,
-            "batch_tokens": self._batch_tokens,
+            "batch_tokens": batch_tokens,
             "logits": f"{self.chunk_rows} rows at a time" if self.chunked else "a sequence at a time",
             **({"attention": loaded.attention} if loaded.attention else {}),
             **({"unused_weights": loaded.left_out} if loaded.left_out else {}),
@@ -103,23 +104,11 @@ class TransformersEngine:
         Raises:
             EngineError: Out of memory, or the model failed.
         """
-        for batch in self.batches(sequences):
+        for batch in self.batching.batches(sequences):
             with engine_errors(), torch.inference_mode():
                 scores = self._score(batch)
             for sequence, one in zip(batch, scores, strict=True):
                 yield sequence.key, one
-
-    def batches(self, sequences: Iterable[TokenSequence]) -> Iterator[list[TokenSequence]]:
-        """The sequences in lists that are run together, the longest of each window first."""
-        for window in windows(sequences, WINDOW_BATCHES * self._batch_tokens):
-            # Longest first: what does not fit in memory fails at once.
-            waiting = sorted(window, key=lambda sequence: -len(sequence.token_ids))
-            while waiting:
-                longest = len(waiting[0].token_ids)
-                can_share = self.chunked and longest <= self._longest_together
-                n = max(1, self._batch_tokens // longest) if can_share else 1
-                yield waiting[:n]
-                del waiting[:n]
 
     @torch.inference_mode()
     def logits(
@@ -128,7 +117,7 @@ class TransformersEngine:
         """Logits about the wanted tokens of each sequence of a batch, made as they are asked for.
 
         Args:
-            batch: One of `batches`.
+            batch: Sequences that `batching` lets run together.
             chunk_rows: Rows of a block, by default the engine's.
 
         Returns:

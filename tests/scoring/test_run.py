@@ -301,10 +301,11 @@ def test_memory_holds_a_window_not_a_part(
     spec: EngineSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tokscore.scoring import dedupe, spool
+    from tokscore.scoring.engines import batching
     from tokscore.scoring.engines import transformers as engine
 
     monkeypatch.setattr(engine, "BATCH_TOKENS", {"cpu": 10, "cuda": 10})
-    monkeypatch.setattr(engine, "WINDOW_BATCHES", 1)
+    monkeypatch.setattr(batching, "WINDOW_BATCHES", 1)
     monkeypatch.setattr(dedupe, "WINDOW_TOKENS", 10)
     monkeypatch.setattr(spool, "BLOCK_TOKENS", 5)
     n_read = 0

@@ -125,10 +125,10 @@ def test_a_new_row_has_exact_values(run: Any) -> None:
     pytest.importorskip("torch")
     code = (
         "import torch, json; from tokscore.scoring.exact import exact_divergences; "
-        "from tokscore.analytics.exact import exact_values, exact_schema; "
+        "from tokscore.analytics.exact.columns import exact_values, exact_schema; "
         "found = exact_divergences(torch.tensor([[0.0, 1.0]]), torch.tensor([[2.0, 0.0]]), torch.tensor([1])); "
         "assert 'jeffreys' in exact_schema([0.5]).names; "
-        "print(json.dumps({name: column.tolist() for name, column in exact_values(found, [0.5]).items()}))"
+        "print(json.dumps({name: column.tolist() for name, column in exact_values([found], [0.5]).items()}))"
     )
     found = run(code)
     values = json.loads(found.stdout)

@@ -1,0 +1,189 @@
+"""The means of exact values by group of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokscore.analytics.comparison.compare import scored_vocab_size
+from tokscore.analytics.comparison.confidence import (
+    MAX_CONFIDENT_GROUPS,
+    NamedConfidence,
+    confidence_of_means,
+)
+from tokscore.analytics.comparison.diff_rows import flat_numbers
+from tokscore.analytics.comparison.off_policy import finite
+from tokscore.analytics.comparison.reduction import Group, Reduced, Reduction, reduce_batch
+from tokscore.analytics.divergence.measures import Measure
+from tokscore.analytics.exact.columns import SAME_TOP, exact_measures
+from tokscore.analytics.exact.run import ExactPart, ExactRun
+from tokscore.analytics.exact.stored import StoredGap
+from tokscore.analytics.exact.summary import KEPT, Summary, moment_columns, summarise
+from tokscore.analytics.groups.grouping import Grouping, GroupKey, group_order, parse_group_by
+from tokscore.analytics.statistics.bootstrap import N_REPLICATES
+from tokscore.analytics.statistics.multiplicity import replicates_for
+
+# Before the names of exact numbers where they stand beside those of lists.
+PREFIX = "exact."
+
+
+@dataclass(frozen=True, slots=True)
+class ExactRow:
+    """Means per token of one group over the whole vocabulary, in nats.
+
+    Attributes:
+        group: What its tokens share.
+        n_tokens: Tokens compared.
+        n_infinite: Tokens with an infinite KL, by the name of the KL; its mean is None then.
+        values: Means by the names of `exact_measures`; None where one is infinite, and without tokens.
+        top1_agreement: Share of tokens where both find the same id most likely; None without tokens.
+        confidence: Of every measure of a gap; empty without tokens, and where groups are narrow or many.
+    """
+
+    group: GroupKey
+    n_tokens: int
+    n_infinite: Mapping[str, int]
+    values: Mapping[str, float | None]
+    top1_agreement: float | None
+    confidence: tuple[NamedConfidence, ...] = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON."""
+        counts = {f"{name}_n_infinite": n for name, n in self.n_infinite.items()}
+        confidence = {each.name: each.to_dict() for each in self.confidence}
+        return {
+            "group": list(self.group) if isinstance(self.group, tuple) else self.group,
+            "n_tokens": self.n_tokens,
+            **self.values,
+            "top1_agreement": self.top1_agreement,
+            **counts,
+            "confidence": confidence,
+        }
+
+    def flat(self) -> dict[str, float | int | None]:
+        """All numbers by dotted name, such as `exact.gjs_0.5`."""
+        numbers = flat_numbers({name: value for name, value in self.to_dict().items() if name != "group"})
+        return {f"{PREFIX}{name}": value for name, value in numbers.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ExactReport:
+    """Means of an exact table.
+
+    Attributes:
+        by: What the groups share.
+        measures: Of the values, in order.
+        groups: One row per group, tokens of no message last.
+        total: All tokens together.
+        teacher_vocab_size: Ids that the teacher has; an id has probability 0 in the model that lacks it.
+        student_vocab_size: Ids that the student has.
+        teacher_stored: Differences from the logprobs in the teacher's dataset, all within the noise.
+        student_stored: In the student's.
+        summary: The figures by which quantised models are judged, of all tokens.
+    """
+
+    by: Grouping
+    measures: tuple[Measure, ...]
+    groups: tuple[ExactRow, ...]
+    total: ExactRow
+    teacher_vocab_size: int
+    student_vocab_size: int
+    teacher_stored: StoredGap
+    student_stored: StoredGap
+    summary: Summary
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "by": self.by.value,
+            "groups": [row.to_dict() for row in self.groups],
+            "total": self.total.to_dict(),
+            "teacher_vocab_size": self.teacher_vocab_size,
+            "student_vocab_size": self.student_vocab_size,
+            "stored_logprobs": {
+                "teacher": self.teacher_stored._asdict(),
+                "student": self.student_stored._asdict(),
+            },
+            "summary": self.summary.to_dict(),
+        }
+
+    def flat_of(self, group: GroupKey) -> dict[str, float | int | None]:
+        """The numbers of a group by dotted name; all None where it has no tokens here."""
+        for row in self.groups:
+            if row.group == group:
+                return row.flat()
+        return dict.fromkeys(self.total.flat())
+
+    def flat_total(self) -> dict[str, float | int | None]:
+        """Those of all tokens, with the summary under `exact.summary.`."""
+        summary = {f"{PREFIX}summary.{name}": value for name, value in self.summary.flat().items()}
+        return self.total.flat() | summary
+
+
+def exact_report(run: ExactRun, *, by: str | Sequence[str] = "role") -> ExactReport:
+    """Means over the whole vocabulary of the tokens that two datasets share; those that are there are read.
+
+    Args:
+        run: Over both datasets, with the token columns of `by`.
+        by: As `parse_group_by` takes it.
+
+    Raises:
+        UsageError: `by` is not allowed.
+        InputError: A dataset or a part is damaged, does not say which model scored it, or holds other
+            logprobs than the models give.
+        EngineError: A model failed.
+    """
+    grouping = parse_group_by(by)
+    alphas = run.parts.alphas
+    sizes = scored_vocab_size(run.teacher), scored_vocab_size(run.student)
+    exact = exact_measures(alphas)
+    kept = dict.fromkeys([*(measure.name for measure in exact if measure.is_gap), *KEPT])
+    reduction = Reduction(list(kept), grouping)
+    for part in run:
+        reduction.add(_reduced(part, exact, grouping))
+    groups = {key: reduction.group(key) for key in sorted(reduction.keys(), key=group_order)}
+    whole = reduction.total()
+    n_replicates = None if len(groups) > MAX_CONFIDENT_GROUPS else replicates_for(len(groups))
+    return ExactReport(
+        grouping,
+        tuple(exact),
+        tuple(_row(key, group, alphas, n_replicates) for key, group in groups.items()),
+        _row(None, whole, alphas, N_REPLICATES),
+        sizes[0],
+        sizes[1],
+        run.stored[0].gap,
+        run.stored[1].gap,
+        summarise(whole, run.parts.values),
+    )
+
+
+def _reduced(part: ExactPart, exact: Sequence[Measure], by: Grouping) -> Reduced:
+    names = (*(measure.name for measure in exact), SAME_TOP.name)
+    values = {name: part.table[name].to_numpy() for name in names}
+    columns = values | moment_columns(values)
+    for measure in exact:
+        if measure.may_be_unbounded and measure.is_gap:
+            columns[f"n_infinite_{measure.name}"] = np.isinf(values[measure.name]).astype(np.float64)
+    pair = part.pair
+    return reduce_batch(columns, part.rows, pair.places, pair.starts, pair.teacher, by, sketched=None)
+
+
+def _row(key: GroupKey, group: Group, alphas: Sequence[float], n_replicates: int | None) -> ExactRow:
+    """The means of a group, with confidence limits from so many replicates."""
+    names = [measure.name for measure in exact_measures(alphas)]
+    counts = {name: f"n_infinite_{name}" for name in names}
+    n, sums = group.n_tokens, group.sums
+    measured = [measure.name for measure in exact_measures(alphas) if measure.is_gap]
+    clusters = group.clusters._replace(
+        sums={name: column for name, column in group.clusters.sums.items() if name in measured}
+    )
+    return ExactRow(
+        key,
+        n,
+        {name: int(sums[count]) for name, count in counts.items() if count in sums},
+        {name: finite(sums[name] / n) if n else None for name in names},
+        sums[SAME_TOP.name] / n if n else None,
+        () if n_replicates is None else confidence_of_means(clusters, alphas, n_replicates),
+    )
