@@ -41,6 +41,8 @@ class StoredTokens:
             for index, start in enumerate(starts)
         ]
         self.n_conversations = len(sequences)
+        self.text_ids = None
+        self.tokenizer_details = None
         self.tokenizer: TokenizerIdentity = TokenizerIdentity("random", None, "1" * 64, "2" * 64, 1)
         self.settings: dict[str, Setting] = {"add_generation_prompt": False}
         manifest = Manifest(

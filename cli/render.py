@@ -112,6 +112,8 @@ def render(
             workers=workers or all_cores(),
             progress=line.update,
         )
+    if summary.tokenizer_reason is not None:
+        note(f"ids were made by {summary.tokenizer}: {summary.tokenizer_reason}.")
     note_outcome(out, summary.n_failed, summary.n_parts_skipped, summary.n_parts)
     note_statuses(Dataset(out))
     print_summary(Dataset(out), form, by)

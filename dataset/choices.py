@@ -110,3 +110,11 @@ class Weighting(StrEnum):
 
     TOKENS = "tokens"
     CONVERSATIONS = "conversations"
+
+
+class TokenizerLibrary(StrEnum):
+    """The library that makes ids of texts; they are the same with each."""
+
+    AUTO = "auto"  # fastokens for long inputs, where it is proven to give the same ids
+    FASTOKENS = "fastokens"
+    TOKENIZERS = "tokenizers"

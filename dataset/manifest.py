@@ -12,6 +12,8 @@ from tokscore.dataset.errors import InputError
 from tokscore.dataset.schema import SCHEMA_VERSION, DatasetKind
 
 MANIFEST_NAME = "manifest.json"
+# What is no part of the plan.
+_UNPLANNED = ("plan_hash", "engine_details", "tokenizer_details")
 
 # JSON scalars only, so that equal settings have equal text.
 Setting = str | int | float | bool | None
@@ -131,9 +133,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         inputs: The files, or the token dataset, in the order of the plan.
         parts: The plan.
         schema_version: Of the tables.
-        plan_hash: sha256 of everything else here but `engine_details`; parts with another are refused.
+        plan_hash: sha256 of everything else here but the details; parts with another are refused.
         engine_details: How the engine that first wrote here scored; no part of the plan, and null until an
             engine has started.
+        tokenizer_details: The library that made the ids in the run that first wrote here, as chosen and as
+            used, with the reason where it is another; no part of the plan, since ids do not depend on it.
     """
 
     kind: DatasetKind
@@ -146,6 +150,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = SCHEMA_VERSION
     plan_hash: str = ""
     engine_details: dict[str, Setting] | None = None
+    tokenizer_details: dict[str, Setting] | None = None
 
     def sealed(self) -> Manifest:
         """This manifest with `plan_hash` set from everything else in it."""
@@ -185,8 +190,18 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _plan_hash(content: Mapping[str, object]) -> str:
-    planned = {name: value for name, value in content.items() if name not in ("plan_hash", "engine_details")}
+    planned = {name: value for name, value in content.items() if name not in _UNPLANNED}
     return hashlib.sha256(msgspec.json.encode(planned, order="deterministic")).hexdigest()
+
+
+def made_by(manifest: Manifest) -> tuple[str | None, str | None]:
+    """The library that made the ids, and why it is not the one that was to be used; None where not known."""
+    details = manifest.tokenizer_details or {}
+    library, reason = (details.get(key) for key in ("made_by", "reason"))
+    return (
+        library if isinstance(library, str) else None,
+        reason if isinstance(reason, str) else None,
+    )
 
 
 def read_manifest(root: Path) -> Manifest:

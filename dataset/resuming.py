@@ -103,6 +103,18 @@ def record_engine_details(
     ]
 
 
+def forget_parts(root: Path, manifest: Manifest) -> None:
+    """Make all parts undone, because other ids are to be written."""
+    for part in manifest.parts:
+        (root / manifest.kind.value / part_name(part.index)).unlink(missing_ok=True)
+
+
+def record_tokenizer_details(root: Path, details: Mapping[str, Setting]) -> None:
+    """Write into the manifest what makes the ids now."""
+    told = msgspec.structs.replace(read_manifest(root), tokenizer_details=dict(details))
+    write_file(root / MANIFEST_NAME, told.to_json())
+
+
 def check_some_succeeded(root: Path, parts: Sequence[int], what: str) -> None:
     """Refuse finished parts in which every conversation failed.
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     _Item = Conversation | RecordedBranch | ConversationError
     _Batch = list[Printed | Recorded | ConversationError]
-    _Tokenised = tuple[list[NDArray[np.int32]], dict[int, list[int]]]
+    # Ids of each, whether fastokens made them, and transformers' ids of those to be verified.
+    _Tokenised = tuple[list[NDArray[np.int32]], bool, dict[int, list[int]]]
     _Result = RenderedTokens | Recorded | ConversationError
 
 # A batch ends with the conversation that reaches one of these.
@@ -47,24 +48,29 @@ def render_many(
             passed through in their place.
         first_number: Number of the first one in the input; decides which ids are verified.
     """
+    tokenizer = renderer.tokenizer
 
     def tokenise(batch: _Batch) -> _Tokenised:
         printed = [item for item in batch if isinstance(item, Printed)]
-        token_ids = renderer.tokenizer.token_ids([item.rendered.text for item in printed])
-        return token_ids, renderer.reference_ids(printed)
+        is_fast = tokenizer.ids.is_fast
+        token_ids = tokenizer.token_ids([item.rendered.text for item in printed])
+        return token_ids, is_fast, renderer.reference_ids(printed)
 
     def finish(batch: _Batch, tokenised: _Tokenised) -> Iterator[_Result]:
-        token_ids, references = tokenised
+        token_ids, is_fast, references = tokenised
         ids = iter(token_ids)
         for printed in batch:
             if not isinstance(printed, Printed):
                 yield printed
                 continue
+            made = next(ids)
+            if is_fast and not tokenizer.ids.is_fast:  # it was given up meanwhile
+                made = tokenizer.token_ids([printed.rendered.text])[0]
             try:
-                tokens = renderer.finish(printed, next(ids), reference=references.get(printed.number))
+                tokens = renderer.finish(printed, made, reference=references.get(printed.number))
                 status, logprobs = printed.conversation.status, printed.conversation.logprobs
                 if logprobs is not None:
-                    tokens, unused = with_logprobs(tokens, logprobs, renderer.tokenizer)
+                    tokens, unused = with_logprobs(tokens, logprobs, tokenizer)
                     status = ",".join(filter(None, (status, unused))) or None
                 yield tokens if status is None else Recorded(tokens, status)
             except ConversationError as error:

@@ -153,6 +153,7 @@ def open_source(
         revision=settings.revision,
         template=template,
         trust_remote_code=settings.trust_remote_code,
+        library=settings.tokenizer,
     )
     template_time = settings.template_time or _template_time_of(out)
     renderer = Renderer(tokenizer, settings, template_time=template_time)

@@ -11,9 +11,14 @@ from typing import NamedTuple, Unpack
 from tokscore.dataset.choices import OnError, choose
 from tokscore.dataset.errors import UsageError
 from tokscore.dataset.files import PathName, path_name, temporary_folder
-from tokscore.dataset.manifest import Manifest, Part
+from tokscore.dataset.manifest import Manifest, Part, made_by, read_manifest
 from tokscore.dataset.reading import Dataset
-from tokscore.dataset.resuming import check_some_succeeded, prepare_output
+from tokscore.dataset.resuming import (
+    check_some_succeeded,
+    forget_parts,
+    prepare_output,
+    record_tokenizer_details,
+)
 from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.settings import shows_settings
 from tokscore.rendering.attribution.settings import RenderKeywords, RenderSettings
@@ -94,6 +99,8 @@ class RenderSummary(NamedTuple):
         n_failed: Listed in errors/ now.
         n_parts_skipped: Parts that an earlier run had finished.
         n_parts: All parts.
+        tokenizer: The library that made the ids.
+        tokenizer_reason: Why it is not fastokens, where that was to be used.
     """
 
     n_conversations: int
@@ -101,6 +108,8 @@ class RenderSummary(NamedTuple):
     n_failed: int
     n_parts_skipped: int
     n_parts: int
+    tokenizer: str | None
+    tokenizer_reason: str | None
 
 
 def render_source(
@@ -127,6 +136,8 @@ def render_source(
         InputError: Every conversation failed.
     """
     on_error = OnError(on_error)
+    if source.text_ids is not None:
+        source.text_ids.decide(sum(file.size_bytes for file in source.inputs) // workers)
     manifest = Manifest(
         kind=DatasetKind.TOKENS,
         tokscore_version=version("tokscore"),
@@ -135,10 +146,32 @@ def render_source(
         model=None,
         inputs=list(source.inputs),
         parts=list(source.parts),
+        tokenizer_details=source.tokenizer_details,
     ).sealed()
     done = prepare_output(out, manifest, source.vocabulary)
     parts = [part for part in manifest.parts if part.index not in done]
     job = PartJob(source, out, manifest, on_error)
+    total = _write(job, parts, workers, progress)
+    if total.doubt is not None and source.text_ids is not None:
+        # What it made cannot be told from what it made wrong.
+        source.text_ids.switch_back(total.doubt)
+        record_tokenizer_details(out, source.text_ids.details)
+        forget_parts(out, manifest)
+        done, parts = set(), manifest.parts
+        total = _write(PartJob(source, out, manifest, on_error), parts, workers, progress)
+    check_some_succeeded(out, [part.index for part in manifest.parts], "rendered")
+    return RenderSummary(
+        total.n_conversations,
+        total.n_tokens,
+        total.n_failed,
+        len(done),
+        len(manifest.parts),
+        *made_by(read_manifest(out)),
+    )
+
+
+def _write(job: PartJob, parts: Sequence[Part], workers: int, progress: Progress) -> PartResult:
+    """The sum of the parts, up to the first that is in doubt."""
     n_workers = min(workers, len(parts) // PARTS_PER_WORKER)
     results = on_processes(job, n_workers, parts) if n_workers > 1 else _write_here(job, parts, progress)
     total = PartResult()
@@ -149,12 +182,12 @@ def render_source(
                 total.n_tokens + result.n_tokens,
                 total.n_failed + result.n_failed,
                 total.first_failure or result.first_failure,
+                result.doubt,
             )
             progress(total.n_conversations + total.n_failed, total.n_tokens)
-    check_some_succeeded(out, [part.index for part in manifest.parts], "rendered")
-    return RenderSummary(
-        total.n_conversations, total.n_tokens, total.n_failed, len(done), len(manifest.parts)
-    )
+            if result.doubt is not None:
+                break
+    return total
 
 
 def _write_here(job: PartJob, parts: Sequence[Part], progress: Progress) -> Generator[PartResult]:

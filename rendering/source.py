@@ -32,6 +32,7 @@ from tokscore.rendering.templates.render import uses_date
 
 if TYPE_CHECKING:
     from tokscore.rendering.attribution.renderer import Renderer
+    from tokscore.rendering.tokenizers.text_ids import TextIds
 
 UNTRACKED_STATUS = "untracked_text"
 
@@ -62,6 +63,16 @@ class TokenSource(Protocol):
     @property
     def settings(self) -> dict[str, Setting]:
         """Rendering settings that change ids or attribution."""
+        ...
+
+    @property
+    def text_ids(self) -> TextIds | None:
+        """What makes the ids; None where they are there already."""
+        ...
+
+    @property
+    def tokenizer_details(self) -> dict[str, Setting] | None:
+        """The library that makes or made the ids, for the manifest; None where it is not known."""
         ...
 
     def read(self, part: Part) -> Iterator[RenderedConversation | FailedConversation]:
@@ -101,6 +112,16 @@ class ConversationSource:
         self.parts: Sequence[Part] = plan.parts
         self.n_conversations = plan.n_records
         self.tokenizer = renderer.tokenizer.identity()
+
+    @property
+    def text_ids(self) -> TextIds:
+        """The tokenizer's."""
+        return self.renderer.tokenizer.ids
+
+    @property
+    def tokenizer_details(self) -> dict[str, Setting]:
+        """The library that makes the ids."""
+        return self.text_ids.details
 
     @property
     def settings(self) -> dict[str, Setting]:
@@ -234,6 +255,8 @@ class DatasetSource:
         ]
         self.tokenizer = manifest.tokenizer
         self.settings: dict[str, Setting] = manifest.settings
+        self.text_ids: TextIds | None = None
+        self.tokenizer_details: dict[str, Setting] | None = manifest.tokenizer_details
 
     @cached_property
     def n_conversations(self) -> int:

@@ -41,12 +41,14 @@ class PartResult(NamedTuple):
         n_tokens: Written.
         n_failed: Listed in errors/.
         first_failure: Of these, the first.
+        doubt: Why fastokens was given up meanwhile, so that the ids it made cannot be trusted.
     """
 
     n_conversations: int = 0
     n_tokens: int = 0
     n_failed: int = 0
     first_failure: FailedConversation | None = None
+    doubt: str | None = None
 
 
 class Job(Protocol[T_co]):
@@ -85,6 +87,7 @@ class PartJob:
         """
         n_conversations = n_tokens = n_failed = 0
         first_failure: FailedConversation | None = None
+        doubts = None if self.source.text_ids is None else self.source.text_ids.doubts()
         with PartWriter(self.out, self.manifest, part.index) as writer:
             for item in self.source.read(part):
                 if isinstance(item, FailedConversation):
@@ -100,7 +103,8 @@ class PartJob:
                     n_tokens += len(item.tokens)
                     seen(len(item.tokens))
             writer.finish()
-        return PartResult(n_conversations, n_tokens, n_failed, first_failure)
+        doubt = None if doubts is None else doubts()
+        return PartResult(n_conversations, n_tokens, n_failed, first_failure, doubt)
 
 
 def on_processes(job: Job[T], n_workers: int, parts: Sequence[Part]) -> Generator[T]:
@@ -146,6 +150,7 @@ _WORKER: list[_Worker] = []
 def _start(job: bytes, stop: Event) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and says stop
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ["RAYON_NUM_THREADS"] = "1"  # fastokens looks at this one
     Thread(target=_exit_with_parent, daemon=True).start()
     _WORKER.append(_Worker(pickle.loads(job), stop))  # noqa: S301
 

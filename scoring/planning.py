@@ -59,12 +59,14 @@ class PartReading(NamedTuple):
         n_records: Records read; one with several branches counts once.
         n_tokens: Tokens read, also of conversations that cannot be scored.
         blocks: Rows for the spool.
+        doubt: Why fastokens was given up meanwhile, so that the ids it made cannot be trusted.
     """
 
     plan: RunPlan
     n_records: int
     n_tokens: int
     blocks: Sequence[Block]
+    doubt: str | None
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class ReadJob:
         """
         n_sequences = n_for_engine = n_tokens = longest = n_records = n_read = 0
         last: str | None = None
+        doubts = None if self.source.text_ids is None else self.source.text_ids.doubts()
 
         def admitted() -> Iterator[Item]:
             nonlocal n_sequences, n_for_engine, n_tokens, longest, n_records, n_read, last
@@ -113,7 +116,9 @@ class ReadJob:
                 yield kept
 
         blocks = list(blocks_of(admitted()))
-        return PartReading(RunPlan(n_sequences, n_for_engine, n_tokens, longest), n_records, n_read, blocks)
+        doubt = None if doubts is None else doubts()
+        plan = RunPlan(n_sequences, n_for_engine, n_tokens, longest)
+        return PartReading(plan, n_records, n_read, blocks, doubt)
 
     def _admitted(self, item: Item) -> tuple[str, int, Item]:
         """The id of its record, its tokens, and the conversation or why it is not scored."""
@@ -145,14 +150,22 @@ def plan_run(
     """
     plan = RunPlan(0, 0, 0, 0)
     n_records = n_tokens = 0
+    doubt: str | None = None
     n_workers = min(workers, len(parts) // PARTS_PER_WORKER)
     readings = on_processes(job, n_workers, parts) if n_workers > 1 else _read_here(job, parts, reading)
     with closing(readings):
-        for part, found in zip(parts, readings, strict=True):
+        for part, found in zip(parts, readings, strict=False):
+            if (doubt := found.doubt) is not None:
+                break
             spool.write(part.index, found.blocks)
             plan = plan.plus(found.plan)
             n_records, n_tokens = n_records + found.n_records, n_tokens + found.n_tokens
             reading(n_records, n_tokens)
+    ids = job.source.text_ids
+    if doubt is not None and ids is not None:
+        ids.switch_back(doubt)
+        spool.clear()
+        return plan_run(job, parts, spool, workers=workers, reading=reading)
     return plan
 
 

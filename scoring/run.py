@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
@@ -19,10 +19,11 @@ from tokscore.dataset.resuming import (
     finished_parts,
     prepare_output,
     record_engine_details,
+    record_tokenizer_details,
 )
 from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.tokens import FailedConversation, RenderedConversation
-from tokscore.dataset.writing import PartWriter
+from tokscore.dataset.writing import PartWriter, part_name
 from tokscore.scoring import dedupe
 from tokscore.scoring.columns import ScoredTokens, score_columns
 from tokscore.scoring.engines.contract import SequenceScores, TokenSequence, windows
@@ -123,6 +124,8 @@ def score(
     """
     started = perf_counter()
     out, on_error = Path(out), OnError(on_error)
+    if source.text_ids is not None:
+        source.text_ids.decide(sum(file.size_bytes for file in source.inputs) // workers)
     manifest = score_manifest(source, engine, selection, max_length)
     done = prepare_output(out, manifest, source.vocabulary)
     mine = [part for part in manifest.parts if shard.owns(part.index)]
@@ -132,6 +135,9 @@ def score(
         with Spool(out) as spool:
             job = ReadJob(source, engine, selection, max_length, on_error)
             plan = plan_run(job, parts, spool, workers=workers, reading=reading)
+            if source.text_ids is not None and source.text_ids.has_differed:
+                record_tokenizer_details(out, source.text_ids.details)
+                tell(f"warning: {source.text_ids.reason}; {_earlier_parts(done)}")
             try:
                 manifest = run.start(plan, out, manifest, tell)
                 progress(0, plan.n_tokens)
@@ -186,7 +192,15 @@ def score_manifest(
         model=engine.identity,
         inputs=list(source.inputs),
         parts=list(source.parts),
+        tokenizer_details=source.tokenizer_details,
     ).sealed()
+
+
+def _earlier_parts(done: Collection[int]) -> str:
+    if not done:
+        return "all is read again."
+    names = ", ".join(map(part_name, sorted(done)))
+    return f"parts that were finished before may have wrong ids: delete {names}."
 
 
 class _Clock:

@@ -81,6 +81,12 @@ class Spool:
             places.append(_Place(self._file.tell(), len(block.stored), block.n_bytes))
             self._file.write(block.stored)
 
+    def clear(self) -> None:
+        """Forget all conversations."""
+        self._blocks.clear()
+        self._file.seek(0)
+        self._file.truncate()
+
     def read(self, part: int) -> Iterator[Item]:
         """The conversations of one part, in order; not while another is written."""
         for block in self._blocks[part]:

@@ -96,6 +96,7 @@ class Renderer:
     def __init__(
         self,
         tokenizer: ChatTokenizer,
+        /,
         settings: RenderSettings | None = None,
         **changes: Unpack[RenderKeywords],
     ) -> None:
@@ -249,7 +250,7 @@ class Renderer:
         with _clear_errors():
             encoding = self.tokenizer.align(printed.rendered.text, token_ids)
             if check:
-                self._check(printed, encoding, reference)
+                encoding = self._checked(printed, encoding, reference)
             if not len(encoding.token_ids):
                 raise ConversationError("renders to no token at all.")
             return self._attribute(printed, encoding)
@@ -345,10 +346,13 @@ class Renderer:
             self._rules[key] = SampledRule(self.tokenizer, variables)
         return self._rules[key]
 
-    def _check(self, printed: Printed, encoding: Encoding, reference: Sequence[int] | None) -> None:
-        """Compare with transformers' own rendering, as far as asked for."""
+    def _checked(self, printed: Printed, encoding: Encoding, reference: Sequence[int] | None) -> Encoding:
+        """The encoding, compared with transformers' own rendering as far as asked for.
+
+        Where fastokens made other ids than tokenizers does, it is given up and those of tokenizers come back.
+        """
         if self.settings.verify is Verify.OFF:
-            return
+            return encoding
         hf, ours = self.tokenizer.hf, printed.rendered.text
 
         def theirs(*, tokenize: bool) -> Any:  # Any: text or ids
@@ -384,10 +388,14 @@ class Renderer:
         if printed.number < _FIRST_VERIFIED:
             reference = theirs(tokenize=True)
         elif not self._verifies_ids(printed.number):
-            return
+            return encoding
         elif reference is None:
             reference = self.reference_ids([printed])[printed.number]
         ids = np.array(reference, np.int32)
+        text_ids = self.tokenizer.ids
+        if text_ids.is_fast and not np.array_equal(ids, encoding.token_ids):
+            text_ids.switch_back(f"its ids differ for conversation {printed.number + 1} of the input")
+            encoding = self.tokenizer.align(ours, self.tokenizer.token_ids([ours])[0])
         if not np.array_equal(ids, encoding.token_ids):
             n = min(len(ids), len(encoding.token_ids))
             differing = np.flatnonzero(ids[:n] != encoding.token_ids[:n])
@@ -399,6 +407,7 @@ class Renderer:
             )
             difference.token = at
             raise difference
+        return encoding
 
 
 @contextmanager

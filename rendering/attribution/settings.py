@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypedDict
 
-from tokscore.dataset.choices import MessageForm
+from tokscore.dataset.choices import MessageForm, TokenizerLibrary
 from tokscore.dataset.errors import UsageError
 from tokscore.dataset.settings import Settings, setting
 
@@ -53,6 +53,11 @@ class RenderSettings(Settings):
     verify: Verify = setting(
         Verify.SAMPLE,
         "Compare with transformers: all texts and a sample of ids, all ids (full), or nothing (off).",
+    )
+    tokenizer: TokenizerLibrary = setting(
+        TokenizerLibrary.AUTO,
+        "Library that makes the ids, which are the same with each: fastokens where it is proven equal and "
+        "the input is long enough to save time (auto), always (fastokens), or never (tokenizers).",
     )
     template_timeout: float = setting(
         30.0, "Processor seconds the template may take for one conversation.", metavar="S", at_least=0
@@ -119,6 +124,7 @@ class RenderKeywords(TypedDict, total=False):
     max_tokens: int | None
     truncate: str | None
     verify: str
+    tokenizer: str
     template_timeout: float
     template_characters: int
     revision: str | None

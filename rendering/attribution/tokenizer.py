@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
+from importlib.metadata import version
 from inspect import signature
 from itertools import chain, islice, takewhile
 from operator import itemgetter
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tokscore.dataset.choices import TokenizerLibrary, choose
 from tokscore.dataset.errors import ConversationError, InputError, foreign
 from tokscore.dataset.manifest import TokenizerIdentity
 from tokscore.rendering.attribution.remote_code import is_about_code, needs_code
@@ -26,6 +28,8 @@ from tokscore.rendering.attribution.token_bytes import (
     declared_decoder,
     sentence_piece,
 )
+from tokscore.rendering.tokenizers.fast_ids import FastIds, UnsuitableError, proven_fast_ids
+from tokscore.rendering.tokenizers.text_ids import TextIds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,6 +69,7 @@ class ChatTokenizer:
         eos_ids: Ids that end a turn, from the tokenizer and the generation config.
         special_ids: Ids of control tokens.
         token_bytes: Bytes of every id.
+        ids: Makes the ids of texts.
         opening_ids: What transformers puts before a plain text, such as the BOS; often nothing.
     """
 
@@ -75,6 +80,7 @@ class ChatTokenizer:
         revision: str | None = None,
         template: str | None = None,
         trust_remote_code: bool = False,
+        library: str = TokenizerLibrary.AUTO,
     ) -> None:
         """Load the tokenizer of `model`.
 
@@ -83,9 +89,11 @@ class ChatTokenizer:
             revision: Branch, tag or commit on the hub.
             template: Jinja source that replaces the tokenizer's own chat template.
             trust_remote_code: Whether code that comes with the model may run.
+            library: What makes the ids.
 
         Raises:
-            InputError: No such model, or it cannot be told which characters its tokens stand for.
+            InputError: No such model, or it cannot be told which characters its tokens stand for, or the
+                library cannot be used for it.
         """
         self.name = model_name(model)
         self.hf: Any = _load(model, revision, trust_remote_code)  # Any: transformers has no usable types
@@ -105,8 +113,14 @@ class ChatTokenizer:
         }
         self.eos_ids = _eos_ids(model, revision, self.hf)
         self._revision = revision_of(model, self.hf.name_or_path) or revision
-        self.token_bytes, self._has_offsets = self._alignment()
         self._separators = self._find_separators()
+        self.ids = TextIds(
+            self._encode,
+            self._library_name(),
+            choose(TokenizerLibrary, library, "tokenizer"),
+            self._load_fast_ids,
+        )
+        self.token_bytes, self._has_offsets = self._alignment()
         self.opening_ids = self._find_opening()
 
     def _alignment(self) -> tuple[TokenBytes, bool]:
@@ -184,6 +198,9 @@ class ChatTokenizer:
         Args:
             texts: Valid Unicode, without lone surrogates.
         """
+        return self.ids(texts)
+
+    def _encode(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         if self._backend is None:
             return [
                 np.array(self.hf(text, add_special_tokens=False)["input_ids"], np.int32) for text in texts
@@ -191,6 +208,16 @@ class ChatTokenizer:
         pieces = [list(self._pieces(text)) for text in texts]
         encoded = iter(self._backend.encode_batch_fast(list(chain(*pieces)), add_special_tokens=False))
         return [np.concatenate([np.array(e.ids, np.int32) for e in islice(encoded, len(p))]) for p in pieces]
+
+    def _library_name(self) -> str:
+        if self._backend is None:
+            return f"transformers {version('transformers')}"
+        return f"tokenizers {version('tokenizers')}"
+
+    def _load_fast_ids(self) -> FastIds:
+        if self._backend is None:
+            raise UnsuitableError(f"the tokenizer is written in Python ({type(self.hf).__name__})")
+        return proven_fast_ids(self._backend, self._encode)
 
     def _pieces(self, text: str) -> Iterator[str]:
         start = 0

@@ -58,6 +58,8 @@ class MemorySource:
             for index, line in zip(range(len(parts)), first_lines[:-1], strict=True)
         ]
         self.n_conversations = sum(map(len, parts))
+        self.text_ids = None
+        self.tokenizer_details = None
         self.tokenizer = TokenizerIdentity("tiny", None, "1" * 64, "2" * 64, VOCAB_SIZE)
         self.settings: dict[str, Setting] = {"add_generation_prompt": False}
         self.before_record: Callable[[int], None] = lambda line: None
