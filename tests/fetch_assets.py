@@ -9,6 +9,7 @@ and land in CACHE/assets; nothing of them is kept in the repository:
     peer/renderers/*.py                             PyPI renderers 0.1.12, hand-written renderers to compare with
     axolotl/*.jinja                                 PyPI axolotl 0.19.0
     llama_cpp/*.jinja                               PyPI llama-cpp-python 0.3.36, the source: templates of llama.cpp
+    vllm/*.jinja                                    PyPI vllm 0.32.0, the source: its examples and its own
     axe/axe.min.js                                  npm axe-core 4.14.1, finds what keeps people from using a page
 
 What is already there is left alone. Without npm the tokenizers and axe are left out and the tests that need them are
@@ -85,7 +86,14 @@ LLAMA_CPP = Asset(
     sha256="832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e",
     members=("*/vendor/llama.cpp/models/templates/*.jinja",),
 )
+VLLM = Asset(
+    target="vllm",
+    package="vllm==0.32.0",
+    sha256="d2c957d5eee3d0985012151315ddc62cbe0cd368fc96a5fc3510438d9dddf2ad",
+    members=("examples/t*.jinja", "vllm/*.jinja", "rust/*.jinja"),  # not those for embeddings and scores
+)
 FROM_SOURCE = {LLAMA_CPP: "llama-cpp-python"}  # no wheel has the files
+UNPACKED = (VLLM,)  # wheels lack most of its templates
 TOKENIZER_HASHES = {
     "qwen3": "c2b155e0a992e33b950ff75fd5d8b1e2a19f65da5d4cfc03897fe54eecd42da4",
     "llama3_1": "6423069e28ede3662119d93e9d1e5b599a9ddcb5ecf7f9a78b1042cc49c30d8d",
@@ -132,12 +140,32 @@ def download(asset: Asset, directory: Path) -> Path:
     return archives[0]
 
 
+def unpack(asset: Asset, directory: Path) -> Path:
+    """The source of the asset's package, checked and unpacked by pip.
+
+    Only to describe it pip would run its build, which needs what builds vLLM; that may fail.
+    """
+    wanted, name = directory / "wanted.txt", asset.package.partition("==")[0]
+    wanted.write_text(f"{asset.package} --hash=sha256:{asset.sha256}\n", encoding="utf-8")
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-clean", "--no-build-isolation"]
+    command = [*pip, "--require-hashes", "--no-binary", name, "--dest", str(directory), "-r", str(wanted)]
+    environment = {**os.environ, "TMPDIR": str(directory)}
+    completed = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    found = next(directory.glob(f"pip-*/{name}_*/"), None)
+    if found is None:
+        sys.exit(f"{completed.stderr}pip could not download {asset.package}; its messages are above.")
+    return found
+
+
 def read_members(archive: Path, patterns: tuple[str, ...]) -> dict[str, bytes]:
-    """File name to bytes of the archive's members that match a pattern."""
+    """File name to bytes of the members of an archive or folder that match a pattern."""
 
     def is_wanted(name: str) -> bool:
         return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
 
+    if archive.is_dir():
+        paths = {path.relative_to(archive).as_posix(): path for path in sorted(archive.rglob("*.jinja"))}
+        return {_joined_name(name): path.read_bytes() for name, path in paths.items() if is_wanted(name)}
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
             names = filter(is_wanted, wheel.namelist())
@@ -150,6 +178,11 @@ def read_members(archive: Path, patterns: tuple[str, ...]) -> dict[str, bytes]:
     return kept
 
 
+def _joined_name(member: str) -> str:
+    """`rust/templates/qwen3.jinja` -> `templates-qwen3.jinja`, since some files of two folders have one name."""
+    return "-".join(PurePosixPath(member).parts[-2:])
+
+
 def fetch(asset: Asset, assets: Path) -> None:
     """Download one package and put its files in place with one rename."""
     target = assets / asset.target
@@ -158,7 +191,8 @@ def fetch(asset: Asset, assets: Path) -> None:
         downloads, unfinished = Path(scratch) / "downloads", Path(scratch) / "files"
         downloads.mkdir()
         unfinished.mkdir()
-        for name, content in read_members(download(asset, downloads), asset.members).items():
+        archive = (unpack if asset in UNPACKED else download)(asset, downloads)
+        for name, content in read_members(archive, asset.members).items():
             (unfinished / name).write_bytes(content)
         (unfinished / COMPLETE).write_text(f"{asset.package} {asset.sha256}\n", encoding="utf-8")
         if target.exists():
@@ -174,7 +208,7 @@ def main() -> None:
     assets: Path = parser.parse_args().cache / "assets"
 
     started = time.monotonic()
-    wanted = (TEMPLATES, GENERATOR, PEER, AXOLOTL, LLAMA_CPP, *FROM_NPM)
+    wanted = (TEMPLATES, GENERATOR, PEER, AXOLOTL, LLAMA_CPP, VLLM, *FROM_NPM)
     missing = [asset for asset in wanted if not is_complete(asset, assets)]
     if any(asset in FROM_NPM for asset in missing) and shutil.which("npm") is None:
         message = "npm is not installed, so the tokenizers and axe cannot be fetched"

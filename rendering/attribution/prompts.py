@@ -14,6 +14,7 @@ import numpy as np
 
 from tokscore.dataset.tokens import NO_MESSAGE
 from tokscore.rendering.attribution.owners import run_table
+from tokscore.rendering.attribution.separators import find_separators
 from tokscore.rendering.attribution.tokenizer import ChatTokenizer
 from tokscore.rendering.templates.probes import ANSWER, TOOL, USER, Messages, probe, tool_rounds, with_parts
 from tokscore.rendering.templates.render import RenderedText
@@ -48,6 +49,7 @@ class Prompts:
         every: All prompts that are not empty, the longest first.
         texts: Text of each.
         n_role_tokens: So many tokens of a prompt open the turn of a user too.
+        separators: What it prints behind an answer only where a message follows, the longest first.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Prompts:
         after: dict[str, tuple[GenerationPrompt, ...]],
         openers: dict[str, str],
         user_opener: Sequence[int],
+        separators: tuple[str, ...] = (),
     ) -> None:
         """Prepare the lists.
 
@@ -62,9 +65,11 @@ class Prompts:
             after: As above.
             openers: As above.
             user_opener: Tokens of the user's opener.
+            separators: As above.
         """
         self.after = after
         self.openers = openers
+        self.separators = separators
         found = {prompt for prompts in after.values() for prompt in prompts if prompt.text}
         self.every = tuple(sorted(found, key=lambda prompt: (-len(prompt.text), prompt.text)))
         self.texts = tuple(dict.fromkeys(prompt.text for prompt in self.every))
@@ -110,7 +115,8 @@ def find_prompts(
         if found is not None:
             after[role] = found
     openers = _openers(template, variables)
-    return Prompts(after, openers, tokenizer.encode(openers.get("user", "")).token_ids.tolist())
+    user_opener = tokenizer.encode(openers.get("user", "")).token_ids.tolist()
+    return Prompts(after, openers, user_opener, find_separators(template, variables))
 
 
 def common_prefix(left: Iterable[object], right: Iterable[object]) -> int:
@@ -147,13 +153,17 @@ def _ask(
             if taken is not None and not is_printed:
                 continue
             without = probe(template, variables, messages, tools=tools)
+            followed = [
+                probe(template, variables, [*messages, each], tools=tools) for each in (*answer, USER)
+            ]
             found = _prompts(
                 tokenizer,
                 prompted,
                 None if without is None else without.text,
+                _turn_end(prompted.text, followed, len(messages) - 1),
                 behind_turn=messages[-1:] != [] and messages[-1]["role"] != "system",
             )
-            answered = probe(template, variables, [*messages, *answer], tools=tools)
+            answered = followed[0]
             taken = tuple(prompt for prompt in found if prompt.text)
             if len(taken) < len(found) and answered is not None:
                 taken += _empty_prompt(answered, prompted.text, len(messages))
@@ -163,7 +173,7 @@ def _ask(
 
 
 def _prompts(
-    tokenizer: ChatTokenizer, prompted: RenderedText, without: str | None, *, behind_turn: bool
+    tokenizer: ChatTokenizer, prompted: RenderedText, without: str | None, turn_end: int, *, behind_turn: bool
 ) -> tuple[GenerationPrompt, ...]:
     """What the text without generation prompt lacks, and the end that no message owns.
 
@@ -173,6 +183,7 @@ def _prompts(
         tokenizer: Turns it into ids.
         prompted: The text with it.
         without: The text without it, None where the template refuses that.
+        turn_end: So many characters end with the turn before it.
         behind_turn: Some turn comes before it; else text of no message need not be an opener.
     """
     text = prompted.text
@@ -183,7 +194,7 @@ def _prompts(
     if without is None or text == without:
         begins = [unowned if text[unowned:].strip() else len(text)]
     else:
-        begin = common_prefix(text, without)
+        begin = max(common_prefix(text, without), turn_end)
         held_by = np.flatnonzero((encoding.starts < begin) & (encoding.stops > begin))
         if len(held_by) and encoding.token_ids[held_by[0]] in tokenizer.special_ids:
             begin = int(encoding.starts[held_by[0]])  # two control tokens that begin with the same characters
@@ -198,6 +209,21 @@ def _prompts(
             GenerationPrompt(tuple(encoding.token_ids[chosen].tolist()), text[begin:], text != without)
         )
     return tuple(found)
+
+
+def _turn_end(prompted: str, followed: Iterable[RenderedText | None], message: int) -> int:
+    """Characters up to the end of the turn of the last message, which is no part of the prompt.
+
+    Some templates print its end only where something follows: it is what any message behind it calls for too.
+    """
+    ends = []
+    for printed in followed:
+        if printed is not None:
+            runs = run_table(printed.runs)
+            written = np.flatnonzero(runs.writer == message)
+            end = int(runs.stops[written[-1]]) if len(written) else 0
+            ends.append(end if prompted.startswith(printed.text[:end]) else 0)
+    return min(ends, default=0)
 
 
 def _empty_prompt(answered: RenderedText, prompted: str, message: int) -> tuple[GenerationPrompt, ...]:

@@ -168,6 +168,8 @@ def _mark_message(
         return
     begin = min(int(stops.searchsorted(header.stop, "right")), high)
     end, stop_token, reason = _find_end(view, turn, begin, high)
+    if stop_token is None:
+        end, turn = _without_separator(view, turn, begin, end, prompts.separators)
     if stop_token is not None and _continues_behind(view, turn):
         reason = INPUT_BEHIND_RESULTS
     if reason is not None:
@@ -230,6 +232,23 @@ def _find_end(view: View, turn: Turn, begin: int, high: int) -> tuple[int, int |
     if own_stop > begin and view.stops[own_stop - 1] > turn.own_stop:
         own_stop -= 1  # a token that holds the start of the next message too
     return max(begin, own_stop), None, reason
+
+
+def _without_separator(
+    view: View, turn: Turn, begin: int, end: int, separators: Sequence[str]
+) -> tuple[int, Turn]:
+    """One past the last sampled token of an answer without a stop, and its turn, before what separates it."""
+    if turn.own_stop == len(view.text) and not view.has_generation_prompt:
+        return end, turn
+    for separator in separators:
+        stop = turn.own_stop - len(separator)
+        first = int(view.starts.searchsorted(stop))
+        if (
+            view.text.endswith(separator, turn.own_start, turn.own_stop)
+            and not view.has_input[first:end].any()
+        ):
+            return max(begin, min(end, first)), turn._replace(own_stop=stop)
+    return end, turn
 
 
 def _continues_behind(view: View, turn: Turn) -> bool:

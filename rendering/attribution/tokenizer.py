@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tokscore.dataset.choices import TokenizerLibrary, choose
-from tokscore.dataset.errors import ConversationError, InputError, foreign
+from tokscore.dataset.errors import ConversationError, InputError, foreign, is_about_code, needs_code
 from tokscore.dataset.manifest import TokenizerIdentity
-from tokscore.rendering.attribution.remote_code import is_about_code, needs_code
 from tokscore.rendering.attribution.token_bytes import (
     KNOWN_DECODERS,
     TokenBytes,

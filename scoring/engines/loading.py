@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from tokscore.dataset.errors import EngineError, InputError
-from tokscore.rendering.attribution.remote_code import is_about_code, needs_code
+from tokscore.dataset.errors import EngineError, InputError, is_about_code, needs_code
 from tokscore.scoring.engines.checkpoint.adapter import merge_adapter
 from tokscore.scoring.engines.checkpoint.config import load_config
 from tokscore.scoring.engines.checkpoint.messages import quiet

@@ -59,13 +59,14 @@ def published_templates(families: Families, only: str = "") -> Iterator[Publishe
     for name, source in mistral_templates(families.assets / "mistral").items():
         if only in f"mistral/{name}":
             yield _of_family(families, f"mistral/{name}", "mistral", source)
-    folders = [families.assets / name for name in ("axolotl", "llama_cpp")]
+    folders = [families.assets / name for name in ("axolotl", "llama_cpp", "vllm")]
     sources = {
         f"{folder.name}/{path.stem}": path.read_text("utf-8")
         for folder in folders
         for path in sorted(folder.glob("*.jinja"))
         if only in f"{folder.name}/{path.stem}"
     }
+    sources = {name: text for text, name in {t: n for n, t in reversed(sources.items())}.items()}
     if sources:
         tokenizer = family_tokenizer(
             families, "qwen3", "published", control_strings(sources.values()) | set(_STOPS) | _MADE

@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokscore.dataset.errors import InputError, foreign
-from tokscore.rendering.attribution.remote_code import is_about_code, needs_code
+from tokscore.dataset.errors import InputError, foreign, is_about_code, needs_code
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

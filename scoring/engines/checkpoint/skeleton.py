@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tokscore.dataset.errors import InputError
-from tokscore.rendering.attribution.remote_code import is_about_code, needs_code
+from tokscore.dataset.errors import InputError, is_about_code, needs_code
 from tokscore.scoring.engines.checkpoint.config import first_line
 from tokscore.scoring.engines.checkpoint.messages import quiet
 from tokscore.scoring.engines.checkpoint.weights import MAX_EXCESS, LoadReport, Tensor

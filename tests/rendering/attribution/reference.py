@@ -116,9 +116,10 @@ class Judge:
         prompt = self.render(messages[:i], tools, prompted=True)
         if prompt is not None and whole.startswith(prompt):
             begin = len(prompt)
-            header = self._supplied()  # some templates print no prompt behind a system message or an answer
-            if header and whole.startswith(header.lstrip(), begin):
-                begin += len(header.lstrip())
+            header = self._supplied().lstrip()  # some print no prompt behind a system message or an answer
+            opening = len(whole) - len(whole[begin:].lstrip())
+            if header and whole.startswith(header, opening):
+                begin = opening + len(header)
             elif (
                 i
                 and messages[i - 1]["role"] == "assistant"
@@ -151,6 +152,8 @@ class Judge:
             controls = [k for k in behind if ids[k] in self.special]
             if controls and with_answer is not None and whole.startswith(with_answer):
                 stop = controls[-1]
+        if offsets and (held := [k for k in tokens if offsets[k][0] < last and offsets[k][1] > ceiling]):
+            last = offsets[held[0]][0]  # a token with words of the next message
         ends = max(behind, default=max((k for k in tokens if offsets[k][0] < last), default=-1)) + 1
         return Expected(
             low=next((k for k in tokens if offsets[k][0] >= floor), len(ids)),
@@ -201,6 +204,9 @@ class Judge:
             if n > best and matched and region[offsets[k][0] : offsets[k + n - 1][1]].strip():
                 best, stop = n, offsets[k + n - 1][1]
         if best:
+            for k in range(len(ids)):  # control tokens that the prompt has too
+                if ids[k] in self.special and ids[k] in wanted and stop <= offsets[k][0] < body:
+                    stop = offsets[k][1]
             return stop
         return self._like_another(before, tools, region, body)
 
@@ -214,6 +220,14 @@ class Judge:
         if prompt is None or without is None:
             return ""
         supplied = prompt[_common(prompt, without) :]
+        encoded = self.hf(supplied, add_special_tokens=False, return_offsets_mapping=True)
+        ends = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
+        whole = supplied
+        for closed in [
+            stop for token_id, (_, stop) in ends if token_id in self.eos
+        ]:  # of the question's turn
+            if whole[closed:].strip():
+                supplied = whole[closed:]
         return supplied if supplied.strip() else ""
 
     def _like_another(self, before: Sequence[Message], tools: Any, region: str, body: int) -> int | str:

@@ -259,3 +259,47 @@ def test_an_opener_that_no_prompt_supplies_is_not_taken_for_an_answer(qwen3: Pat
     _, tokens = render(qwen3, template, [system("Be nice."), *CHAT])
     reasons = {message.unknown_reason for message in tokens.messages if message.role == "assistant"}
     assert reasons == {"its turn opens with template text that no generation prompt supplies"}
+
+
+# The end of a turn is printed only where something follows; a prompt that is asked for ends the turn before it too.
+ENDS_WHERE_FOLLOWED = [
+    FOR + "{{- '<|im_start|>' + m.role + '\n' + m.content }}"
+    "{%- if (loop.last and add_generation_prompt) or not loop.last %}{{- '<|im_end|>\n' }}{%- endif %}" + END
+    + "{%- if add_generation_prompt and messages[-1].role != 'assistant' %}{{- '<|im_start|>assistant\n' }}{%- endif %}",
+    FOR + "{{- m.role + ':\n' + m.content }}{%- if add_generation_prompt or not loop.last %}{{- '<|im_end|>' }}{%- endif %}" + END
+    + ASK + "{{- 'assistant:\n' }}{%- endif %}",
+    FOR + "{%- if m.role == 'user' %}{{- '[' + m.content + ']' }}{%- else %}{{- '\nAI:\n' + m.content }}{%- endif %}"
+    "{%- if not loop.last or (add_generation_prompt and m.role == 'assistant') %}{{- '<|im_end|>' }}{%- endif %}" + END
+    + "{%- if add_generation_prompt and messages[-1].role == 'user' %}{{- '<|im_end|>\nAI:\n' }}{%- endif %}",
+]  # fmt: skip
+# Nothing ends a turn, and text that no answer at the end of a conversation has separates it from what follows.
+SEPARATED = [
+    FOR + "{{- m.role + ':\n' + m.content }}{%- if (loop.last and add_generation_prompt) or not loop.last %}{{- '\n' }}{%- endif %}" + END
+    + "{%- if add_generation_prompt and messages[-1].role != 'assistant' %}{{- 'assistant:\n' }}{%- endif %}",
+    FOR + "{%- if m.role == 'user' %}{{- '### Question:\n' + m.content + '\n' }}{%- else %}{{- '### Answer:\n' + m.content }}"
+    "{%- if not loop.last %}{{- '\n\n----\n' }}{%- endif %}{%- endif %}" + END + ASK + "{{- '### Answer:\n' }}{%- endif %}",
+    FOR + "{{- '\n<|im_start|>' + m.role + '\n' }}{{- m.content }}{%- if loop.nextitem is defined %}{{- '\n\n\n' }}{%- endif %}" + END
+    + ASK + "{{- '\n<|im_start|>assistant\n' }}{%- endif %}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("ask", [False, True])
+@pytest.mark.parametrize(
+    ("template", "stop"),
+    [*((each, "<|im_end|>") for each in ENDS_WHERE_FOLLOWED), *((each, "") for each in SEPARATED)],
+)
+def test_what_is_printed_only_where_a_message_follows_is_sampled_only_if_it_is_a_stop(
+    qwen3: Path, template: str, stop: str, ask: bool
+) -> None:
+    messages = [
+        user("How far?"),
+        assistant("Nine miles"),
+        user("And back?"),
+        assistant("Nine more"),
+        user("Sure?"),
+    ]
+    renderer, tokens = render(qwen3, template, messages, ask=ask)
+    sampled = tokens.sampled_mask == 1
+    found = [text_of(renderer, tokens, sampled & (tokens.message_indices == i)) for i in (1, 3)]
+    assert found == ["Nine miles" + stop, "Nine more" + stop]
+    assert text_of(renderer, tokens, sampled) == "".join(found)
