@@ -15,7 +15,7 @@ PYTHON311 := $(shell for python in "$(PYTHON)" python3.11; do \
 VLLM_ENV := $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(if $(PYTHON311),.venv-vllm))
 
 .NOTPARALLEL:
-.PHONY: help demo test lint types unit slow vllm versions architectures architectures-vllm models assets clean env-demo env-test env-vllm
+.PHONY: help demo test lint types unit slow vllm versions architectures architectures-vllm fuzz models assets clean env-demo env-test env-vllm
 
 help:
 	@echo "make demo    install tokscore, build two small models, render, score and compare the examples"
@@ -23,6 +23,7 @@ help:
 	@echo "make lint | types | unit | slow | vllm    one part of make test; unit leaves out long sweeps"
 	@echo "make versions       test the engines with the lowest and the newest transformers (long)"
 	@echo "make architectures  try every causal architecture of transformers, made tiny (long)"
+	@echo "make fuzz           try mutated datasets, records, model folders and templates (hours; FUZZ=0.1 runs a tenth)"
 	@echo "make models  build the two models in $(TOKSCORE_CACHE)/models"
 	@echo "make assets  fetch the templates and tokenizers of the tests into $(TOKSCORE_CACHE)/assets"
 	@echo "make clean   remove environments, caches and demo output from this folder"
@@ -68,6 +69,10 @@ architectures: env-test $(if $(VLLM_ENV),architectures-vllm)
 
 architectures-vllm: env-vllm
 	@TOKSCORE_SWEEP=1 TOKSCORE_SWEEP_VLLM=all .venv-vllm/bin/python -m pytest -m vllm tests/scoring/test_architectures.py
+
+FUZZ ?= 1
+fuzz: env-test assets
+	@$(PYTEST_ENV) TOKSCORE_FUZZ=$(FUZZ) .venv/bin/python -m pytest -s -n 2 tests/fuzz
 
 models: env-demo
 	@.venv/bin/python examples/make_models.py --download

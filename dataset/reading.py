@@ -18,7 +18,7 @@ from tokscore.dataset.files import PathName, path_name
 from tokscore.dataset.manifest import read_manifest
 from tokscore.dataset.rows import STORED_COLUMNS, stored_tokens
 from tokscore.dataset.schema import VOCABULARY, DatasetKind
-from tokscore.dataset.table_files import WRITE_AGAIN, TableFile
+from tokscore.dataset.table_files import CHECKSUMS, WRITE_AGAIN, TableFile, check_checksums
 from tokscore.dataset.token_rows import ENCODED, Place, TokenRows
 from tokscore.dataset.tokens import ConversationRow, FailedConversation, MessageFacts, RenderedConversation
 from tokscore.dataset.writing import part_name
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 VOCABULARY_NAME = "vocab.parquet"
+VOCABULARY_CHECKSUM = "vocab.json"
 _SMALL_TABLES = ("spans", "messages", "conversations")
 
 
@@ -96,6 +97,8 @@ class Dataset:
         errors = self.root / "errors" / part_name(index, "jsonl")
         if not errors.is_file():
             raise InputError(f"{errors} is missing, though its part is finished. {WRITE_AGAIN}")
+        tables = {table: self.path(table, index) for table in (*_SMALL_TABLES, self.manifest.kind.value)}
+        check_checksums(self.root / CHECKSUMS / part_name(index, "json"), {"errors": errors, **tables})
 
     def _check_lengths(self, conversations: TableFile, index: int) -> None:
         """Refuse a part whose tables have not the rows that its conversations have."""
@@ -241,8 +244,10 @@ class Dataset:
             raise InputError(
                 f"{self.root} has no {VOCABULARY_NAME}, so its tokens have no text. {WRITE_AGAIN}"
             )
-        with TableFile(self.root / VOCABULARY_NAME, "vocabulary") as file:
+        path = self.root / VOCABULARY_NAME
+        with TableFile(path, "vocabulary") as file:
             table = file.read(columns)
+        check_checksums(self.root / CHECKSUMS / VOCABULARY_CHECKSUM, {VOCABULARY_NAME: path})
         if token_ids is None:
             return table
         return table.filter(pc.is_in(table["token_id"], pa.array(sorted(token_ids), pa.int32())))

@@ -11,10 +11,17 @@ import pyarrow.parquet as pq
 
 from tokscore.dataset.errors import InputError, UsageError
 from tokscore.dataset.manifest import MANIFEST_NAME, Manifest, Setting, read_manifest
-from tokscore.dataset.reading import VOCABULARY_NAME, read_failures
+from tokscore.dataset.reading import VOCABULARY_CHECKSUM, VOCABULARY_NAME, read_failures
 from tokscore.dataset.schema import DatasetKind
-from tokscore.dataset.table_files import Footer, TableFile
-from tokscore.dataset.writing import is_temporary, part_name, remove_abandoned, write_file
+from tokscore.dataset.table_files import CHECKSUMS, Footer, TableFile, checksums
+from tokscore.dataset.writing import (
+    is_temporary,
+    part_name,
+    remove_abandoned,
+    sync_rename,
+    temporary_name,
+    write_file,
+)
 
 
 def prepare_output(root: Path, manifest: Manifest, vocabulary: Callable[[], pa.Table]) -> set[int]:
@@ -53,10 +60,19 @@ def prepare_output(root: Path, manifest: Manifest, vocabulary: Callable[[], pa.T
     if is_new:
         write_file(root / MANIFEST_NAME, manifest.to_json())
     if is_new or not (root / VOCABULARY_NAME).is_file():
-        sink = pa.BufferOutputStream()
-        pq.write_table(vocabulary(), sink, compression="zstd", compression_level=3)
-        write_file(root / VOCABULARY_NAME, sink.getvalue().to_pybytes())
+        write_vocabulary(root, vocabulary())
     return finished_parts(root, manifest)
+
+
+def write_vocabulary(root: Path, table: pa.Table) -> None:
+    """Write the vocabulary table of the dataset at `root`, and its checksum."""
+    path = root / VOCABULARY_NAME
+    temporary = temporary_name(path)
+    pq.write_table(table, temporary, compression="zstd", compression_level=3, write_page_checksum=True)
+    # Before the table, which is not written again where it is there.
+    (root / CHECKSUMS).mkdir(exist_ok=True)
+    write_file(root / CHECKSUMS / VOCABULARY_CHECKSUM, checksums({VOCABULARY_NAME: temporary}))
+    sync_rename(temporary, path)
 
 
 def finished_parts(root: Path, manifest: Manifest) -> set[int]:

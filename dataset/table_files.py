@@ -1,13 +1,15 @@
-"""The Parquet files of a dataset, read in one way: schema and pages are checked, and failures named."""
+"""The files of a dataset, read in one way: schema, pages and checksums are checked, and failures named."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +20,9 @@ from tokscore.dataset.schema import COLUMNS, Column
 
 WRITE_AGAIN = "Write the dataset again."
 _PLAN_KEY = b"tokscore.plan_hash"
+# Folder of a dataset; those that older versions wrote have none.
+CHECKSUMS = "checksums"
+_MAGIC = b"PAR1"
 _STRING = pa.string()
 _SCHEMA_KEY = b"ARROW:schema"
 # What pyarrow raises over bytes that are none of its format.
@@ -197,3 +202,66 @@ def _text(error: Exception) -> str:
     """The first line of its message, without the full stop."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def _checksum(path: Path) -> str:
+    """sha256 of a file; of a Parquet file of its length and its footer.
+
+    Source:
+        Apache Parquet, File Format: the footer lies before its length in four bytes and the magic number. It
+        says where every page lies, and pages have checksums of their own.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - 8))
+        end = file.read(8)
+        length = size
+        is_parquet = end.endswith(_MAGIC)
+        if is_parquet:
+            length = min(size, int.from_bytes(end[:4], "little") + 8)
+        file.seek(size - length)
+        return hashlib.sha256(str(size).encode() * is_parquet + file.read(length)).hexdigest()
+
+
+def checksums(files: Mapping[str, Path]) -> bytes:
+    """A JSON object with the checksum of every file by its name.
+
+    Args:
+        files: By the name they have, also where they lie under another one until they are renamed.
+    """
+    return msgspec.json.encode({name: _checksum(path) for name, path in files.items()}) + b"\n"
+
+
+def check_checksums(path: Path, files: Mapping[str, Path]) -> None:
+    """Refuse files that are not those whose checksums were written.
+
+    Args:
+        path: What `checksums` made; nothing is checked where its folder is missing.
+        files: By name, all that it has.
+
+    Raises:
+        InputError: A file was changed, or is that of another part.
+    """
+    if not path.parent.is_dir():
+        return
+    try:
+        expected = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+        found = {name: _checksum(file) for name, file in files.items()}
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{error.filename} is missing, though its part is finished. {WRITE_AGAIN}"
+        ) from error
+    except OSError as error:
+        raise InputError(f"{error.filename} cannot be read: {error.strerror}.") from error
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} holds no checksums ({error}). {WRITE_AGAIN}") from error
+    if expected.keys() != found.keys():
+        raise InputError(
+            f"{path} has checksums of {', '.join(expected) or 'nothing'}; expected {', '.join(found)}. "
+            f"{WRITE_AGAIN}"
+        )
+    for name, file in files.items():
+        if found[name] != expected[name]:
+            raise InputError(
+                f"{file} was changed after it was written: its checksum is another. {WRITE_AGAIN}"
+            )

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from tokscore.dataset.manifest import Manifest
 from tokscore.dataset.rows import make_tables
 from tokscore.dataset.schema import COLUMNS, ROW_GROUP_ROWS, SCHEMAS
+from tokscore.dataset.table_files import CHECKSUMS, checksums
 from tokscore.dataset.tokens import FailedConversation, RenderedConversation
 
 # Makes the score columns of some conversations from what was given with each (Any: what the caller likes).
@@ -78,7 +79,8 @@ def _is_running(process: int) -> bool:
     return True
 
 
-def _sync_rename(temporary: Path, final: Path) -> None:
+def sync_rename(temporary: Path, final: Path) -> None:
+    """Rename a whole file that was written aside."""
     with temporary.open("rb+") as handle:
         os.fsync(handle.fileno())
     temporary.replace(final)
@@ -88,7 +90,7 @@ def write_file(path: Path, content: bytes) -> None:
     """Write `content` aside, then rename, so that no reader sees half of it."""
     temporary = temporary_name(path)
     temporary.write_bytes(content)
-    _sync_rename(temporary, path)
+    sync_rename(temporary, path)
 
 
 class _GrowingFile:
@@ -136,11 +138,15 @@ class _GrowingFile:
     def describe(self, metadata: dict[str, str]) -> None:
         self._writer.add_key_value_metadata(metadata)
 
-    def finish(self) -> None:
+    def close(self) -> Path:
+        """Write what waits, and say where the whole file is until `rename`."""
         if self._n_waiting:
             self._write(self._n_waiting)
         self._writer.close()
-        _sync_rename(self._temporary, self.path)
+        return self._temporary
+
+    def rename(self) -> None:
+        sync_rename(self._temporary, self.path)
 
     def discard(self) -> None:
         if self._writer is not None:
@@ -170,6 +176,7 @@ class PartWriter:
         self._index = index
         self._kind = manifest.kind
         self._errors_path = root / "errors" / part_name(index, "jsonl")
+        self._checksums_path = root / CHECKSUMS / part_name(index, "json")
         self._failures: list[FailedConversation] = []
         self._schema = SCHEMAS[manifest.kind]
         self._spans, self._messages, self._conversations, self._tokens = (
@@ -262,10 +269,13 @@ class PartWriter:
         self._flush()
         self._settle()
         lines = b"".join(_failure_line(failure) for failure in self._failures)
-        self._errors_path.parent.mkdir(parents=True, exist_ok=True)
+        for path in (self._errors_path, self._checksums_path):
+            path.parent.mkdir(parents=True, exist_ok=True)
         write_file(self._errors_path, lines)
+        closed = {table.path.parent.name: table.close() for table in self._tables}
+        write_file(self._checksums_path, checksums({"errors": self._errors_path, **closed}))
         for table in self._tables:
-            table.finish()
+            table.rename()
         self._finished = True
 
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tokscore.dataset.manifest import Manifest, ModelIdentity, Part, TokenizerIdentity
+from tokscore.dataset.resuming import write_vocabulary
 from tokscore.dataset.schema import VOCABULARY, DatasetKind
 from tokscore.dataset.tokens import ConversationRow, MessageFacts, RenderedConversation, RenderedTokens
 from tokscore.dataset.writing import PartWriter
@@ -69,7 +69,7 @@ def write_scores(
     ).sealed()
     root.mkdir(parents=True)
     (root / "manifest.json").write_bytes(manifest.to_json())
-    pq.write_table(_vocabulary(texts), root / "vocab.parquet")
+    write_vocabulary(root, _vocabulary(texts))
     with PartWriter(root, manifest, 0, score_columns) as writer:
         for line, sample in enumerate(starmap(Sample, samples), 1):
             row = ConversationRow(sample.conversation_id, sample.branch, "convs.jsonl", line)

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from tests.rewriting import rewrite
 from tokscore.cli.app import app
 from tokscore.dataset.errors import InputError
 
@@ -42,7 +43,7 @@ def whole(conversation: Make, write_dataset: Make) -> tuple[Path, Path]:
 def rewritten(change: Callable[[pa.Table], pa.Table], name: str = SCORES) -> Damage:
     def damage(root: Path, other: Path) -> None:
         table = pq.read_table(root / name)
-        pq.write_table(change(table).replace_schema_metadata(table.schema.metadata), root / name)
+        rewrite(change(table).replace_schema_metadata(table.schema.metadata), root / name)
 
     return damage
 

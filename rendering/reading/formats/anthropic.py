@@ -17,7 +17,7 @@ REDACTED_STATUS = "redacted_reasoning"
 _ROLES = ("user", "assistant")
 _TEXT, _THINKING, _REDACTED = "text", "thinking", "redacted_thinking"
 _CALL, _RESULT = "tool_use", "tool_result"
-_BLOCKS = frozenset({_THINKING, _REDACTED, _CALL, _RESULT})
+_BLOCKS = (_THINKING, _REDACTED, _CALL, _RESULT)  # no set, which values of records may have no hash for
 _PROMPT_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 _METADATA = ("model", "metadata", "reward", "score")
 

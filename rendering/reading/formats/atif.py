@@ -50,8 +50,9 @@ def _matches(record: Mapping[str, Any]) -> bool:
         return False
     if str(record.get("schema_version")).startswith("ATIF"):
         return True
-    return all(isinstance(step, dict) and step.get("source") in _ROLES for step in record["steps"][:1]) and (
-        isinstance(record.get("agent"), dict)
+    sources = [*_ROLES]  # a list, since what a record has there may have no hash
+    return isinstance(record.get("agent"), dict) and all(
+        isinstance(step, dict) and step.get("source") in sources for step in record["steps"][:1]
     )
 
 

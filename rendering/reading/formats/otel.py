@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from tokscore.dataset.errors import ConversationError
@@ -86,22 +87,38 @@ def _attributes(span: Mapping[str, Any], path: str) -> dict[str, Any]:
     for i, each in enumerate(given):
         place = f"{path}.attributes[{i}]"
         pair = object_at(each, place)
-        found[need(pair, "key", str, place, "a name")] = _value(pair.get("value"))
+        found[need(pair, "key", str, place, "a name")] = _value(pair.get("value"), f"{place}.value")
     return found
 
 
-def _value(value: object) -> object:
+def _value(value: object, path: str) -> object:
     """A value of OTLP's JSON, which names its type, as JSON has it."""
     if not isinstance(value, dict):
         return value
     if "arrayValue" in value:
-        return [_value(each) for each in value["arrayValue"].get("values", ())]
+        return [_value(each, place) for each, place in _members(value, "arrayValue", path)]
     if "kvlistValue" in value:
-        pairs = value["kvlistValue"].get("values", ())
-        return {str(pair.get("key")): _value(pair.get("value")) for pair in pairs if isinstance(pair, dict)}
+        pairs = [(object_at(pair, place), place) for pair, place in _members(value, "kvlistValue", path)]
+        return {
+            need(pair, "key", str, place, "a name"): _value(pair.get("value"), f"{place}.value")
+            for pair, place in pairs
+        }
     if "intValue" in value:  # written as text, since JavaScript's numbers are too short
-        return int(value["intValue"])
+        return _whole_number(value["intValue"], f"{path}.intValue")
     return next(iter(value.values()), None)
+
+
+def _members(value: Mapping[str, Any], key: str, path: str) -> Iterator[tuple[object, str]]:
+    path = f"{path}.{key}"
+    for i, each in enumerate(get(object_at(value[key], path), "values", list, path, "a list") or ()):
+        yield each, f"{path}.values[{i}]"
+
+
+def _whole_number(value: object, path: str) -> int:
+    if isinstance(value, int | str) and not isinstance(value, bool):
+        with suppress(ValueError):
+            return int(value)
+    raise ConversationError(f"is {shown(value)}; expected a whole number.", path=path)
 
 
 def _calls(attributes: Mapping[str, Any], path: str) -> Iterator[ModelCall]:

@@ -16,7 +16,7 @@ from tokscore.rendering.reading.formats.format import Format, Place
 
 _ASSISTANT = "assistant"
 _MESSAGE, _CALL, _OUTPUT, _REASONING = "message", "function_call", "function_call_output", "reasoning"
-_TYPES = frozenset({_MESSAGE, _CALL, _OUTPUT, _REASONING})
+_TYPES = (_MESSAGE, _CALL, _OUTPUT, _REASONING)  # no set, which values of records may have no hash for
 _TEXT_PARTS = ("output_text", "input_text", "text", "refusal")
 # Rollouts of NeMo Gym keep the request there, and the answer in `response`.
 _GYM = "responses_create_params"

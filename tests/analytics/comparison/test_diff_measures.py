@@ -18,6 +18,7 @@ import pytest
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
+from tests.rewriting import rewrite
 from tokscore.analytics import breaches, mismatch, parse_gate, parse_group_by
 from tokscore.analytics import diff_report as diff
 from tokscore.analytics.comparison.off_policy import effective_sample_size
@@ -176,7 +177,7 @@ def test_the_most_divergent_tokens_come_with_their_text(both: Both, tmp_path: Pa
     letters = [chr(65 + i) for i in range(50)]
     table = {"token_id": range(50), "text": letters, "bytes": [letter.encode() for letter in letters]}
     vocabulary = pa.table({name: list(values) for name, values in table.items()}, schema=VOCABULARY)
-    pq.write_table(vocabulary, both.paths[0] / "vocab.parquet")
+    rewrite(vocabulary, both.paths[0] / "vocab.parquet")
     contexts = diff(*both.paths, out=tmp_path / "out").contexts
     tokens = pl.read_parquet(tmp_path / "out/tokens.parquet")
     assert [each.lower for each in contexts] == sorted(tokens["gjs_0.5_lower"], reverse=True)[:10]
@@ -289,7 +290,7 @@ def record(root: Path, change: Callable[[float], float], first: int = 0) -> None
     ]
     index = table.column_names.index("recorded_logprob")
     column = pa.array(values, pa.float32())
-    pq.write_table(table.set_column(index, table.schema.field(index), column), path)
+    rewrite(table.set_column(index, table.schema.field(index), column), path)
 
 
 def test_recorded_logprobs_are_held_against_scored_ones(conversation: Make, write_dataset: Make) -> None:
@@ -422,7 +423,7 @@ def test_groups_come_from_the_metadata_of_conversations(both: Both) -> None:
     table = pq.read_table(path)
     texts = [f'{{"task": {{"name": "{"ab"[i % 2]}"}}}}' if i else None for i in range(table.num_rows)]
     index = table.column_names.index("metadata")
-    pq.write_table(table.set_column(index, table.schema.field(index), pa.array(texts)), path)
+    rewrite(table.set_column(index, table.schema.field(index), pa.array(texts)), path)
     report = diff(*both.paths, by="metadata.task.name,role")
     n_tokens = {row.group: row.n_tokens for row in report.groups}
     users = [sum(4 for i in range(1, 9) if i % 2 == odd) for odd in (0, 1)]

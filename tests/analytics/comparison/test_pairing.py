@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.rewriting import rewrite
 from tokscore.analytics import Comparison
 from tokscore.analytics.comparison.pairing import Pairing
 from tokscore.dataset import writing as parts
@@ -168,7 +169,7 @@ def swapped(path: Path) -> None:
     table = pq.read_table(path)
     order = np.arange(table.num_rows)
     order[[2, 3]] = order[[3, 2]]
-    pq.write_table(table.take(pa.array(order)).replace_schema_metadata(table.schema.metadata), path)
+    rewrite(table.take(pa.array(order)).replace_schema_metadata(table.schema.metadata), path)
 
 
 def test_rows_out_of_order_are_refused_or_counted(conversation: Make, write_dataset: Make) -> None:

@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("torch")
 from tests.analytics.exact.pairs import Pair, score_pair
 from tests.scoring.tiny_models import make
+from tests.rewriting import rewrite
 from tokscore.analytics.exact.report import exact_report
 from tokscore.analytics.exact.stored import StoredLogprobs
 from tokscore.dataset.errors import InputError
@@ -101,7 +102,7 @@ def changed(pair: Pair, folder: Path, side: str, column: str, row: int, value: f
     values[row] += value
     index = table.column_names.index(column)
     field = table.schema.field(index)
-    pq.write_table(table.set_column(index, field, pa.array(values, field.type)), path)
+    rewrite(table.set_column(index, field, pa.array(values, field.type)), path)
     return pair._replace(**{side: folder})
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.rewriting import rewrite
 from tokscore.analytics.comparison.compare import Comparison
 from tokscore.analytics.report import write_diff_report
 from tokscore.analytics.report.reading import ComparedDatasets, find_scored, open_scores, read_scored
@@ -68,7 +69,7 @@ def test_a_bad_conversation_is_left_out_where_errors_are_skipped(
     logprobs = table["logprob"].to_pylist()
     logprobs[5] = 0.5
     column = pa.array(logprobs, pa.float32())
-    pq.write_table(table.set_column(table.schema.get_field_index("logprob"), "logprob", column), path)
+    rewrite(table.set_column(table.schema.get_field_index("logprob"), "logprob", column), path)
     with pytest.raises(InputError, match=r"conversation 'c1', position 1: .* expected at most 0"):
         list(ComparedDatasets(*roots))
     compared = ComparedDatasets(*roots, on_error=OnError.SKIP)
@@ -86,7 +87,7 @@ def test_a_token_that_one_model_rules_out_is_on_the_page(tmp_path: Any, write_sc
         logprobs = table["logprob"].to_pylist()
         logprobs[row] = -np.inf
         column = pa.array(logprobs, pa.float32())
-        pq.write_table(table.set_column(table.schema.get_field_index("logprob"), "logprob", column), path)
+        rewrite(table.set_column(table.schema.get_field_index("logprob"), "logprob", column), path)
     found = ComparedDatasets(*roots).find("c")
     assert found.teacher.logprobs[2] == found.student.logprobs[4] == -np.inf
     assert 0 < np.nanmax(found.gjs.upper) <= np.log(2) + 1e-9
@@ -122,5 +123,5 @@ def test_texts_of_bytes_and_of_unknown_ids_are_names(scores: Any) -> None:
 def test_texts_are_found_in_a_vocabulary_without_order(write_scores: Any, tmp_path: Any) -> None:
     root = write_scores(tmp_path / "scores", [("a", (("user", (1,)),))])
     table = pq.read_table(root / "vocab.parquet")
-    pq.write_table(table.take(list(range(table.num_rows))[::-1]), root / "vocab.parquet")
+    rewrite(table.take(list(range(table.num_rows))[::-1]), root / "vocab.parquet")
     assert TokenTexts(open_scores(root)).of([1, 2]) == [TokenText("Hello", True), TokenText(" world", True)]
