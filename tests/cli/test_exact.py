@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.analytics.exact.pairs import Pair, score_pair, write_conversations
+from tests.rewriting import rewrite
 from tokscore.cli.app import app
 from tokscore.dataset.errors import TokscoreError
 
@@ -67,7 +68,7 @@ def test_the_exact_values_leave_out_what_the_comparison_skipped(
     values[table["conversation_id"].to_pylist().index("c5") + 3] = value
     index = table.column_names.index(column)
     field = table.schema.field(index)
-    pq.write_table(table.set_column(index, field, pa.array(values, field.type)), path)
+    rewrite(table.set_column(index, field, pa.array(values, field.type)), path)
     whole = diff(pair.teacher, pair.student, *models(pair), "--exact", "--by", "conversation_id")
     arguments = [teacher, tmp_path / "student", *models(pair), "--exact", "--by", "conversation_id"]
     report = diff(*arguments, "--on-error", "skip")

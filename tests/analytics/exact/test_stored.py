@@ -16,8 +16,8 @@ import pytest
 
 pytest.importorskip("torch")
 from tests.analytics.exact.pairs import Pair, score_pair
-from tests.scoring.tiny_models import make
 from tests.rewriting import rewrite
+from tests.scoring.tiny_models import make
 from tokscore.analytics.exact.report import exact_report
 from tokscore.analytics.exact.stored import StoredLogprobs
 from tokscore.dataset.errors import InputError
