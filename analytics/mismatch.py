@@ -18,7 +18,7 @@ from tokscore.analytics.comparison.pairing import Skipped, kept_rows
 from tokscore.analytics.comparison.reduction import Group, Reduction, reduce_batch
 from tokscore.analytics.divergence.topk import MAX_LOGPROB
 from tokscore.analytics.groups.grouping import Grouping, GroupKey, group_order, parse_group_by
-from tokscore.dataset.choices import OnError
+from tokscore.dataset.choices import OnError, choose
 from tokscore.dataset.errors import InputError
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.schema import DatasetKind
@@ -108,7 +108,7 @@ def mismatch(
         UsageError: `by` is not allowed.
         InputError: No whole score dataset, none of its tokens has both logprobs, or one is NaN or above 0.
     """
-    grouping, on_error = parse_group_by(by), OnError(on_error)
+    grouping, on_error = parse_group_by(by), choose(OnError, on_error, "on_error")
     dataset = Dataset(Path(scores), kind=DatasetKind.SCORES)
     reduction = Reduction(["log_ratio"], grouping)
     skipped: list[Skipped] = []

@@ -58,8 +58,8 @@ def template(
     from tokscore.dataset.errors import UsageError
     from tokscore.rendering.attribution.renderer import Renderer
     from tokscore.rendering.attribution.tokenizer import ChatTokenizer
-    from tokscore.rendering.inputs import read_template
     from tokscore.rendering.template_report import template_report
+    from tokscore.rendering.templates.files import read_template
 
     path = Path(source)
     if path.is_file():

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from tokscore.dataset.errors import TokscoreError
+from tokscore.dataset.errors import TokscoreError, UsageError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -73,6 +73,12 @@ PathName = str | os.PathLike[str]
 
 
 def path_name(path: PathName) -> str:
-    """The path or hub id as text; `~` is the home directory."""
+    """The path or hub id as text; `~` is the home directory.
+
+    Raises:
+        UsageError: It is neither text nor a path.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError(f"{type(path).__name__} is no path; expected text, a Path or a Dataset.")
     name = os.fspath(path)
     return str(Path(name).expanduser()) if name.startswith("~") else name

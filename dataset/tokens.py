@@ -140,6 +140,26 @@ class RenderedTokens:
             for mine, theirs in pairs
         )
 
+    def labels(self, ignore: int = -100) -> NDArray[np.int64]:
+        """Targets of training: the id of every token that a model generated, `ignore` elsewhere.
+
+        Entry t is about token t, as transformers takes `labels`. A token of which it cannot be told whether
+        a model generated it is no target.
+
+        Args:
+            ignore: What losses leave out.
+
+        Returns:
+            A new array, int64, shape [tokens]; `torch.from_numpy` takes it as it is.
+        """
+        return np.where(self.sampled_mask == 1, self.token_ids, ignore).astype(np.int64)
+
+    def _repr_html_(self) -> str:
+        """The tokens in the colours of their owners, for notebooks."""
+        from tokscore.dataset.interactive.token_html import token_html
+
+        return token_html(self)
+
     @property
     def message_roles(self) -> tuple[str, ...]:
         """Role of every message."""

@@ -9,10 +9,10 @@ conversations, `continue_with` appends turns to one that is rendered.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from tokscore.dataset.errors import ConversationError, EngineError, InputError, TokscoreError, UsageError
+from tokscore.dataset.interactive.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from tokscore.dataset.frames import load_table, load_tokens
@@ -78,7 +78,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+__getattr__, __dir__ = lazy_names(__name__, _LAZY, __all__)

@@ -15,8 +15,8 @@ from tokscore.dataset.files import PathName, path_name, temporary_folder
 from tokscore.dataset.manifest import MANIFEST_NAME, read_manifest
 from tokscore.dataset.settings import changed, definitions
 from tokscore.rendering.attribution.settings import RenderKeywords, RenderSettings
-from tokscore.rendering.attribution.tokenizer import ChatTokenizer
 from tokscore.rendering.conversations.conversation import RESERVED_KWARGS
+from tokscore.rendering.conversations.record_line import record_line
 from tokscore.rendering.reading.formats.mapped import given_format
 from tokscore.rendering.reading.plan import PART_BYTES, plan_files
 from tokscore.rendering.reading.records import Records
@@ -59,6 +59,10 @@ def input_names(inputs: Inputs) -> list[str]:
         return expand_patterns([path_name(inputs)])
     if isinstance(inputs, Mapping):
         return [str(_write_records([inputs]))]
+    if not isinstance(inputs, Iterable):
+        raise UsageError(
+            f"the input is {type(inputs).__name__}; expected a path, a dataset, a record, or a list of these."
+        )
     given = iter(inputs)
     first = next(given, None)
     if first is None:
@@ -81,27 +85,8 @@ def _write_records(records: Iterable[object]) -> Path:
     path = temporary_folder() / RECORDS_NAME
     with path.open("w", encoding="utf-8") as file:
         for number, record in enumerate(records, 1):
-            if not isinstance(record, Mapping):
-                raise UsageError(
-                    f"record {number} is {type(record).__name__}; expected a mapping such as "
-                    '{"messages": [{"role": "user", "content": "Hi"}]}.'
-                )
-            try:
-                file.write(json.dumps(dict(record), default=_plain) + "\n")
-            except (TypeError, ValueError, RecursionError) as error:
-                raise UsageError(f"record {number} cannot be written as JSON: {error}.") from error
+            file.write(record_line(record, f"record {number}") + "\n")
     return path
-
-
-def _plain(value: object) -> object:
-    """What JSON has for a value it does not know: numbers and lists for those of numpy."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    as_list = getattr(value, "tolist", None)
-    if as_list is None:
-        raise TypeError(f"it holds {type(value).__name__}")
-    plain: object = as_list()
-    return plain
 
 
 def open_source(
@@ -147,16 +132,8 @@ def open_source(
     tools = read_tools(settings.tools) if isinstance(settings.tools, str | os.PathLike) else settings.tools
     chosen = given_format(settings.input_format, settings.map)
     plan = plan_files(names, chosen, part_bytes=part_bytes)
-    template = None if settings.template is None else read_template(Path(path_name(settings.template)))
-    tokenizer = ChatTokenizer(
-        model,
-        revision=settings.revision,
-        template=template,
-        trust_remote_code=settings.trust_remote_code,
-        library=settings.tokenizer,
-    )
     template_time = settings.template_time or _template_time_of(out)
-    renderer = Renderer(tokenizer, settings, template_time=template_time)
+    renderer = Renderer(model, settings, template_time=template_time)
     return ConversationSource(plan, renderer, tools=tools, records=Records(plan))
 
 
@@ -173,20 +150,6 @@ def _check_alone(dataset: str, n_others: int, settings: RenderSettings) -> None:
             f"{dataset} is rendered already; {' and '.join(unused)} cannot change it.\n"
             "Leave them out, or give the conversations instead."
         )
-
-
-def read_template(path: Path) -> str:
-    """The source of a chat template.
-
-    Raises:
-        UsageError: It cannot be read, or is no text.
-    """
-    try:
-        return path.read_text("utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot read the template {path}: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"the template {path} is not UTF-8: byte {error.start} is damaged.") from error
 
 
 def _template_time_of(out: Path | None) -> str | None:

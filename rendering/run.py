@@ -135,7 +135,7 @@ def render_source(
         ConversationError: A conversation cannot be rendered and `on_error` is fail.
         InputError: Every conversation failed.
     """
-    on_error = OnError(on_error)
+    on_error = choose(OnError, on_error, "on_error")
     if source.text_ids is not None:
         source.text_ids.decide(sum(file.size_bytes for file in source.inputs) // workers)
     manifest = Manifest(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from tokscore.dataset.choices import OnError
+from tokscore.dataset.choices import OnError, choose
 from tokscore.dataset.errors import ConversationError, EngineError
 from tokscore.dataset.manifest import Manifest, Setting
 from tokscore.dataset.resuming import (
@@ -123,7 +123,7 @@ def score(
         EngineError: The engine cannot start, failed on nothing in particular, or broke its contract.
     """
     started = perf_counter()
-    out, on_error = Path(out), OnError(on_error)
+    out, on_error = Path(out), choose(OnError, on_error, "on_error")
     if source.text_ids is not None:
         source.text_ids.decide(sum(file.size_bytes for file in source.inputs) // workers)
     manifest = score_manifest(source, engine, selection, max_length)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,8 @@ class Divergences(NamedTuple):
 
 def check_alpha(alpha: float) -> None:
     """Raise a `UsageError` unless 0 < alpha < 1."""
+    if not isinstance(alpha, SupportsFloat):
+        raise UsageError(f"alpha is {alpha!r}; expected a number between 0 and 1.")
     if not 0.0 < alpha < 1.0:
         raise UsageError(
             f"alpha is {alpha:g}; expected a number between 0 and 1, without either. "

@@ -94,7 +94,11 @@ def parse_group_by(names: str | Sequence[str]) -> Grouping:
     Raises:
         UsageError: One of them is unknown, or given twice.
     """
-    listed = [names] if isinstance(names, str) else list(names)
+    listed = list(names) if isinstance(names, Sequence) and not isinstance(names, str) else [names]
+    if not all(isinstance(text, str) for text in listed):
+        raise UsageError(
+            f"cannot group by {names!r}; expected {', '.join(GroupBy)} or {METADATA_PREFIX}NAME."
+        )
     found = [name.strip() for text in listed for name in text.split(",")]
     for name in found:
         is_metadata = name.startswith(METADATA_PREFIX) and len(name) > len(METADATA_PREFIX)

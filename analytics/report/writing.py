@@ -14,7 +14,7 @@ from tokscore.analytics.report.page import Page
 from tokscore.analytics.report.reading import ComparedDatasets, open_scores, read_batches
 from tokscore.analytics.report.summary import facts_table, group_tables, histogram_table, models_table
 from tokscore.analytics.report.token_texts import TokenTexts
-from tokscore.dataset.choices import OnError
+from tokscore.dataset.choices import OnError, choose
 from tokscore.dataset.errors import UsageError
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.writing import write_file
@@ -71,7 +71,7 @@ def write_diff_report(
     budget = _budget(max_mb)
     check_available()
     floor = None if noise_floor is None else read_noise_floor(Path(noise_floor))
-    compared = ComparedDatasets(teacher, student, alpha=alpha, on_error=OnError(on_error))
+    compared = ComparedDatasets(teacher, student, alpha=alpha, on_error=choose(OnError, on_error, "on_error"))
     datasets = [compared.comparison.teacher, compared.comparison.student]
     texts = TokenTexts(datasets[0])
     found = collect(compared.batches(), texts, has_student=True, max_bytes=budget)

@@ -22,6 +22,8 @@ def parse_condition(text: str) -> pl.Expr:
     Raises:
         UsageError: It is none.
     """
+    if not isinstance(text, str):
+        raise UsageError(f"{text!r} is no condition; expected one such as {_EXAMPLE}.")
     quoted = _WORDS.sub(lambda word: word[0] if word[0][0] in "'\"" else f'"{word[0]}"', text)
     try:
         return pl.sql_expr(quoted)

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 
 from tokscore.analytics.comparison.pairing import Pairing
 from tokscore.analytics.training.targets import Counts, columns_of, target_schema, target_table
-from tokscore.dataset.choices import Targets, Weighting
+from tokscore.dataset.choices import Targets, Weighting, choose
 from tokscore.dataset.errors import InputError, UsageError
-from tokscore.dataset.files import PathName
+from tokscore.dataset.files import PathName, path_name
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.token_rows import Place, token_batches
@@ -51,7 +51,8 @@ def export(
         UsageError: `out` exists, or a student is given without advantages, or the other way round.
         InputError: The datasets lack scores, do not have the same tokens, or an advantage is infinite.
     """
-    wanted, path = Targets(targets), Path(out)
+    wanted, path = choose(Targets, targets, "targets"), Path(path_name(out))
+    weights = choose(Weighting, weighting, "weighting")
     if path.exists():
         raise UsageError(f"{path} exists already; expected a new file. Choose another name.")
     if (student is not None) != (wanted is Targets.ADVANTAGES):
@@ -78,7 +79,7 @@ def export(
                     other,
                     top_k=top_k,
                     role=role,
-                    weighting=Weighting(weighting),
+                    weighting=weights,
                 )
                 writer.write_table(table)
                 total += counts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -14,7 +15,8 @@ import jinja2
 import numpy as np
 
 from tokscore.dataset.choices import MessageForm
-from tokscore.dataset.errors import ConversationError, DifferenceError, foreign
+from tokscore.dataset.errors import ConversationError, DifferenceError, UsageError, foreign
+from tokscore.dataset.files import PathName, path_name
 from tokscore.dataset.settings import changed
 from tokscore.dataset.tokens import NO_MESSAGE, NOT_PRINTED, MessageFacts, MessageFlag, RenderedTokens
 from tokscore.rendering.attribution.generation_tags import apply_tags
@@ -31,12 +33,13 @@ from tokscore.rendering.attribution.sampled import SampledRule
 from tokscore.rendering.attribution.settings import RenderKeywords, RenderSettings, Verify
 from tokscore.rendering.attribution.tokenizer import ChatTokenizer, Encoding
 from tokscore.rendering.attribution.turns import without_owner
-from tokscore.rendering.conversations.conversation import Conversation, tool_names
+from tokscore.rendering.conversations.conversation import Conversation, as_conversation, tool_names
 from tokscore.rendering.messages.forms import may_change
 from tokscore.rendering.messages.needs import Needs, find_needs
 from tokscore.rendering.messages.refusals import explained
 from tokscore.rendering.messages.showing import print_shown
 from tokscore.rendering.messages.unprinted import unprinted_keys
+from tokscore.rendering.templates.files import read_template
 from tokscore.rendering.templates.limits import TemplateLimits
 from tokscore.rendering.templates.render import (
     TEMPLATE_FAILURES,
@@ -84,6 +87,21 @@ class Printed(NamedTuple):
     rendered: RenderedText
 
 
+def _loaded(model: PathName, settings: RenderSettings) -> ChatTokenizer:
+    if not isinstance(model, str | os.PathLike):
+        raise UsageError(
+            f"the tokenizer is {type(model).__name__}; expected a ChatTokenizer, a model directory or a hub "
+            "id."
+        )
+    return ChatTokenizer(
+        path_name(model),
+        revision=settings.revision,
+        template=None if settings.template is None else read_template(settings.template),
+        trust_remote_code=settings.trust_remote_code,
+        library=settings.tokenizer,
+    )
+
+
 class Renderer:
     """One tokenizer and template with the settings of a run.
 
@@ -95,7 +113,7 @@ class Renderer:
 
     def __init__(
         self,
-        tokenizer: ChatTokenizer,
+        tokenizer: ChatTokenizer | PathName,
         /,
         settings: RenderSettings | None = None,
         **changes: Unpack[RenderKeywords],
@@ -103,16 +121,18 @@ class Renderer:
         """Prepare rendering.
 
         Args:
-            tokenizer: Tokenizer with its template.
+            tokenizer: Tokenizer with its template; or a model directory or hub id, whose tokenizer is loaded.
             settings: Those of the template, `add_generation_prompt` and `verify`; others are for the source.
             **changes: Single settings, instead of those in `settings`.
 
         Raises:
             UsageError: A setting cannot have its value.
-            InputError: The template does not parse, or there is none.
+            InputError: There is no such model, the template does not parse, or there is none.
         """
-        self.tokenizer = tokenizer
         self.settings = changed(settings or RenderSettings(), changes)
+        if not isinstance(tokenizer, ChatTokenizer):
+            tokenizer = _loaded(tokenizer, self.settings)
+        self.tokenizer = tokenizer
         self.now = self.settings.now()
         self._limits = TemplateLimits(self.settings.template_timeout, self.settings.template_characters)
         self._is_special = tokenizer.flags(tokenizer.special_ids)
@@ -127,17 +147,22 @@ class Renderer:
         other.settings = replace(self.settings, add_generation_prompt=wanted)
         return other
 
-    def render(self, conversation: Conversation, *, number: int = 0) -> RenderedTokens:
+    def render(
+        self,
+        conversation: Conversation | Mapping[str, Any],  # Any: JSON values
+        *,
+        number: int = 0,
+    ) -> RenderedTokens:
         """Tokens of one conversation with the owner of each.
 
         Args:
-            conversation: Checked record.
+            conversation: Checked record, or one of the format `openai`: `{"messages": [...]}`.
             number: Its number in the input; decides whether a sample of ids is verified.
 
         Raises:
             ConversationError: The template or tokenizer refuses it, or transformers renders it otherwise.
         """
-        printed = self.print(conversation, number)
+        printed = self.print(as_conversation(conversation), number)
         return self.finish(printed, self.tokenizer.token_ids([printed.rendered.text])[0])
 
     def print(self, conversation: Conversation, number: int) -> Printed:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from tokscore.dataset.errors import ConversationError, foreign
+from tokscore.rendering.conversations.record_line import record_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,13 +83,30 @@ class Conversation:
     is_served: bool = False
 
 
-def parse_conversation(line: bytes) -> Conversation:
-    """The conversation in one line of the format `openai`.
+def parse_conversation(
+    record: bytes | str | Mapping[str, Any],  # Any: JSON values
+) -> Conversation:
+    """The conversation in one record of the format `openai`.
+
+    Args:
+        record: A line of JSON, or what is in it.
 
     Raises:
         ConversationError: With the JSON path, what was found and what was expected.
+        UsageError: It is of another type, or holds what JSON does not have.
     """
-    return read_conversation(decode_record(line))
+    if not isinstance(record, str | bytes):
+        record = record_line(record)
+    if isinstance(record, str):
+        record = record.encode("utf-8", "surrogatepass")
+    return read_conversation(decode_record(record))
+
+
+def as_conversation(
+    given: Conversation | bytes | str | Mapping[str, Any],  # Any: JSON values
+) -> Conversation:
+    """The conversation itself, or the one in a record; errors as of `parse_conversation`."""
+    return given if isinstance(given, Conversation) else parse_conversation(given)
 
 
 def decode_record(line: bytes) -> dict[str, Any]:  # Any: JSON values

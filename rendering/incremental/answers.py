@@ -13,8 +13,14 @@ from tokscore.dataset.errors import UsageError
 from tokscore.dataset.tokens import RECORDED_SOURCE, MessageFlag, RenderedTokens
 from tokscore.rendering.attribution.renderer import Renderer
 from tokscore.rendering.attribution.tokenizer import ChatTokenizer
-from tokscore.rendering.conversations.conversation import Conversation
-from tokscore.rendering.incremental.continuation import Continuation, append, check_messages, unowned_tail
+from tokscore.rendering.conversations.conversation import Conversation, as_conversation
+from tokscore.rendering.incremental.continuation import (
+    Continuation,
+    append,
+    check_messages,
+    check_new,
+    unowned_tail,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,9 +31,9 @@ _RULE_FLAGS = (MessageFlag.NO_STOP_RENDERED, MessageFlag.PROMPT_DIFFERS, Message
 
 def add_answer(
     renderer: Renderer,
-    conversation: Conversation,
+    conversation: Conversation | Mapping[str, Any],  # Any: JSON values
     tokens: RenderedTokens,
-    message: Mapping[str, Any],  # Any: JSON values
+    message: Mapping[str, Any],
     token_ids: Sequence[int] | NDArray[np.integer[Any]],
 ) -> Continuation:
     """The prior ids, then the ids that an engine sampled for an answer, all of them kept as they are.
@@ -39,7 +45,7 @@ def add_answer(
 
     Args:
         renderer: The template and its settings.
-        conversation: The messages behind `tokens`.
+        conversation: The messages behind `tokens`, checked or as a record of the format `openai`.
         tokens: The prompt that the engine was given, generation prompt included.
         message: The answer as a message.
         token_ids: The answer as the engine sampled it, its stop included if one was sampled; shape [tokens].
@@ -48,7 +54,9 @@ def add_answer(
         ConversationError: The template refuses the conversation with the answer.
         UsageError: `tokens` and `conversation` have different messages, or an id is none of the tokenizer's.
     """
+    conversation = as_conversation(conversation)
     check_messages(conversation, tokens)
+    check_new([message])
     index = len(conversation.messages)
     longer = replace(conversation, messages=[*conversation.messages, message])
     whole = renderer.with_generation_prompt(False).render(longer)
@@ -80,7 +88,10 @@ def _answer_tokens(
     start: int | None,
 ) -> RenderedTokens:
     """The answer, attributed as the same text from character `start` of `whole`."""
-    ids = np.array(token_ids, np.int32).reshape(-1)
+    try:
+        ids = np.array(token_ids, np.int32).reshape(-1)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UsageError(f"the answer's ids are no ids ({error}); expected whole numbers.") from error
     n_ids = len(tokenizer.hf)
     if len(ids) and not 0 <= ids.min() <= ids.max() < n_ids:
         raise UsageError(

@@ -12,7 +12,7 @@ from tokscore.dataset.errors import ConversationError, UsageError
 from tokscore.dataset.tokens import NO_MESSAGE, MessageFacts, MessageFlag, RenderedTokens
 from tokscore.rendering.attribution.renderer import Renderer
 from tokscore.rendering.attribution.tokenizer import ChatTokenizer
-from tokscore.rendering.conversations.conversation import Conversation
+from tokscore.rendering.conversations.conversation import Conversation, as_conversation, check_message
 from tokscore.rendering.incremental.packing import joined, merged_sources, shifted
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ class NotContinued(NamedTuple):
 
 def continue_with(
     renderer: Renderer,
-    conversation: Conversation,
+    conversation: Conversation | Mapping[str, Any],  # Any: JSON values
     tokens: RenderedTokens,
-    new_messages: Sequence[Mapping[str, Any]],  # Any: JSON values
+    new_messages: Sequence[Mapping[str, Any]],
     *,
     add_generation_prompt: bool = True,
 ) -> Continuation | NotContinued:
@@ -80,7 +80,7 @@ def continue_with(
 
     Args:
         renderer: The template and its settings.
-        conversation: The messages behind `tokens`.
+        conversation: The messages behind `tokens`, checked or as a record of the format `openai`.
         tokens: The prior: a rendering with or without generation prompt, or an earlier continuation.
         new_messages: What follows. Without any, only the generation prompt is appended.
         add_generation_prompt: Append the generation prompt.
@@ -94,7 +94,9 @@ def continue_with(
         ConversationError: The template refuses the longer conversation.
         UsageError: `tokens` and `conversation` have different messages.
     """
+    conversation = as_conversation(conversation)
     check_messages(conversation, tokens)
+    check_new(new_messages)
     longer = replace(conversation, messages=[*conversation.messages, *new_messages])
     whole = renderer.with_generation_prompt(add_generation_prompt).render(longer)
     n = len(tokens)
@@ -112,6 +114,19 @@ def continue_with(
         unsampled = _is_recorded(new) | np.minimum.accumulate(new.sampled_mask == 1)
         new = replace(new, sampled_mask=np.where(unsampled, np.int8(0), new.sampled_mask))
     return Continuation(longer, append(prior, new), n, len(conversation.messages))
+
+
+def check_new(messages: Sequence[Mapping[str, Any]]) -> None:  # Any: JSON values
+    """Refuse what are no messages.
+
+    Raises:
+        UsageError: There is no list of them.
+        ConversationError: One of them is none.
+    """
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+        raise UsageError(f"the new messages are {type(messages).__name__}; expected a list of messages.")
+    for i, message in enumerate(messages):
+        check_message(message, f"$.new_messages[{i}]")
 
 
 def check_messages(conversation: Conversation, tokens: RenderedTokens) -> None:

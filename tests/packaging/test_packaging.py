@@ -121,6 +121,7 @@ def test_console_script_is_installed(installed: Any) -> None:
 
 def test_wheels_hold_every_module_of_the_rooms_and_nothing_else(wheel: Path, wheel_from_sdist: Path) -> None:
     modules = {f"tokscore/{path.relative_to(ROOT)}" for room in ROOMS for path in (ROOT / room).rglob("*.py")}
+    modules |= {"tokscore/__init__.py"}
     for archive in (wheel, wheel_from_sdist):
         names = set(zipfile.ZipFile(archive).namelist())
         assert {name for name in names if name.endswith(".py")} == modules
