@@ -140,6 +140,8 @@ def diff(
         raise UsageError("expected two score datasets, TEACHER and STUDENT, or --recorded SCORES.")
 
     from tokscore.analytics import breaches, diff_report, parse_gate, parse_group_by
+    from tokscore.analytics.comparison.noise import read_measured_on
+    from tokscore.analytics.comparison.provenance import provenance_notes
     from tokscore.cli.printing.diff import note_confidence, print_report
 
     if exact and form is Format.CSV:
@@ -188,6 +190,9 @@ def diff(
     unscored = f", {report.total.n_unscored:,} without a logprob" if report.total.n_unscored else ""
     conversations = counted(report.n_conversations, "conversation")
     note(f"{conversations}, {counted(report.total.n_tokens, 'token')} compared{unscored}")
+    measured_on = None if noise_floor is None else read_measured_on(noise_floor)
+    for text in provenance_notes(sides.teacher, sides.student, measured_on):
+        note(f"warning: {text}")
     _note_branches(sides.teacher)
     if report.alignment is not None:
         found_tokens = report.alignment
@@ -220,6 +225,11 @@ def _print_recorded(scores: Path, by: Sequence[str], on_error: OnError, form: Fo
     conversations = counted(report.n_conversations, "conversation")
     without = f", {report.total.n_unrecorded:,} without both" if report.total.n_unrecorded else ""
     note(f"{conversations}, {counted(report.total.n_tokens, 'token')} with both logprobs{without}")
+    if report.total.recorded_logprob == 0:
+        note(
+            "warning: every recorded logprob is 0, as programs write that have none: the differences say "
+            "nothing about the engine."
+        )
     _note_branches(scores)
 
 

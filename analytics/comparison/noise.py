@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from tokscore.dataset.errors import InputError
+from tokscore.dataset.manifest import ModelIdentity
 
 
 class NoiseFloor(NamedTuple):
@@ -22,6 +23,27 @@ class NoiseFloor(NamedTuple):
     mean: float
     p99: float
     max: float
+
+
+class MeasuredOn(NamedTuple):
+    """What a noise floor was measured on.
+
+    Attributes:
+        model: Its name.
+        engine: Name of the engine.
+        dtype: Type the model computed in.
+    """
+
+    model: str
+    engine: str
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.model} ({self.engine}, {self.dtype})"
+
+    def is_of(self, model: ModelIdentity) -> bool:
+        """Whether it is the model, engine and type that scored a dataset."""
+        return (self.model, self.engine, self.dtype) == (model.name, model.engine, model.dtype)
 
 
 class _Floor(msgspec.Struct):
@@ -50,6 +72,9 @@ class _Gap(msgspec.Struct):
 class _SelfCheck(msgspec.Struct):
     noise_floor: _Floor
     against_reference: _Gap | None = None
+    model: str | None = None
+    engine: str | None = None
+    dtype: str | None = None
 
 
 def read_noise_floor(path: Path) -> NoiseFloor:
@@ -60,6 +85,18 @@ def read_noise_floor(path: Path) -> NoiseFloor:
     """
     floor = _read(path).noise_floor
     return NoiseFloor(floor.mean, floor.p99, floor.max)
+
+
+def read_measured_on(path: Path) -> MeasuredOn | None:
+    """What the noise floor in the same JSON was measured on; None where it does not say.
+
+    Raises:
+        InputError: There is no such file, or it holds no noise floor.
+    """
+    found = _read(path)
+    if found.model is None or found.engine is None or found.dtype is None:
+        return None
+    return MeasuredOn(found.model, found.engine, found.dtype)
 
 
 def read_reference_gap(path: Path) -> ReferenceGap | None:

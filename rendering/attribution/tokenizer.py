@@ -41,6 +41,7 @@ _NOT_FOUND = (
 _PROBE = "Hello, world: 3 plus 4 makes 7."
 _UNICODE_PROBE = _PROBE + " é 你好 🎉"
 _PIECE_CHARACTERS = 8192
+_MAX_PADDING = 2**17
 _COMMIT = re.compile(r"snapshots/([0-9a-f]{40})")
 
 
@@ -111,6 +112,7 @@ class ChatTokenizer:
             i for i, token in added.items() if token.special
         }
         self.eos_ids = _eos_ids(model, revision, self.hf)
+        self._n_outputs = _n_outputs(_model_file(model, revision, "config.json"))
         self._revision = revision_of(model, self.hf.name_or_path) or revision
         self._separators = self._find_separators()
         self.ids = TextIds(
@@ -162,7 +164,10 @@ class ChatTokenizer:
 
     def _contents(self, decoder: TokenDecoder | None) -> list[bytes | None]:
         entries, added = self.entries(), self.hf.added_tokens_decoder
-        contents: list[bytes | None] = [None] * (max(entries) + 1)
+        n_ids = max(entries) + 1
+        # Models have logits for ids that pad their vocabulary; one can be sampled, and stands for no text.
+        n_outputs = self._n_outputs if self._n_outputs <= n_ids + _MAX_PADDING else 0
+        contents: list[bytes | None] = [None] * max(n_ids, n_outputs)
         for i, token in entries.items():
             # SentencePiece vocabularies list runs of "▁" as added tokens; they still stand for spaces.
             is_literal = i in added and (added[i].special or decoder is not sentence_piece)
@@ -395,22 +400,44 @@ def _is_cached_only(model: str, revision: str | None) -> bool:
 
 def _eos_ids(model: str, revision: str | None, tokenizer: Any) -> frozenset[int]:
     ids = {tokenizer.eos_token_id}
-    path = Path(model) / "generation_config.json"
-    if not path.is_file() and not Path(model).is_dir():
-        from transformers.utils import cached_file
-
-        found = cached_file(
-            model,
-            "generation_config.json",
-            revision=revision or "main",
-            local_files_only=_is_cached_only(model, revision),
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-        )
-        path = Path(found) if found else path
-    if path.is_file():
+    path = _model_file(model, revision, "generation_config.json")
+    if path is not None:
         ids |= _declared_eos(path)
     return frozenset(int(i) for i in ids if i is not None)
+
+
+def _model_file(model: str, revision: str | None, name: str) -> Path | None:
+    """A file in the model's directory or on the hub; None without."""
+    path = Path(model) / name
+    if path.is_file():
+        return path
+    if Path(model).is_dir():
+        return None
+    from transformers.utils import cached_file
+
+    found = cached_file(
+        model,
+        name,
+        revision=revision or "main",
+        local_files_only=_is_cached_only(model, revision),
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return Path(found) if found else None
+
+
+def _n_outputs(path: Path | None) -> int:
+    """How many ids the model of a config.json has a logit for; 0 where it does not tell."""
+    if path is None:
+        return 0
+    try:
+        config = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):  # who loads the model says what is wrong with it
+        return 0
+    while isinstance(config, dict) and isinstance(config.get("text_config"), dict):
+        config = config["text_config"]
+    size = config.get("vocab_size") if isinstance(config, dict) else None
+    return size if isinstance(size, int) else 0
 
 
 def _declared_eos(path: Path) -> set[int | None]:
