@@ -29,6 +29,7 @@ from tokscore.rendering.templates.cost import (
 )
 from tokscore.rendering.templates.json import dumps
 from tokscore.rendering.templates.limits import check, read, step, take, take_result, weigh
+from tokscore.rendering.templates.markup import SafeStr, escaped, forced, safe, unmarked
 from tokscore.rendering.templates.strings import (
     TrackedStr,
     concat,
@@ -139,12 +140,15 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
             "upper": lambda value: track(value).upper(),
             "lower": lambda value: track(value).lower(),
             "capitalize": lambda value: track(value).capitalize(),
-            "replace": lambda s, old, new, count=None: track(s).replace(
-                track(old), track(new), -1 if count is None else count
+            "replace": lambda s, old, new, count=None: unmarked(track(s)).replace(
+                unmarked(track(old)), unmarked(track(new)), -1 if count is None else count
             ),
             "title": _title,
             "indent": _indent,
-            "safe": track,
+            "safe": safe,
+            "escape": escaped,
+            "e": escaped,
+            "forceescape": forced,
             "sum": self._sum,
             "random": _refuse_chance,
         }
@@ -274,7 +278,7 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
 
     def add(self, context: Context, operands: Sequence[Any]) -> Any:  # Any: template values
         """The operands of `+` added from left to right, strings all at once."""
-        if all(isinstance(operand, TrackedStr) for operand in operands):
+        if all(isinstance(each, TrackedStr) and not isinstance(each, SafeStr) for each in operands):
             return concat(operands)
         total = operands[0]
         for operand in operands[1:]:
@@ -333,6 +337,8 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
                 args, kwargs = (), dict(*args)
             check_format(owner, "{", (*args, *kwargs.values()))
             assert original is not None
+            if isinstance(owner, SafeStr):
+                raise jinja2.TemplateRuntimeError("tokscore does not format text that is marked as safe")
             expected = plain(original(*args, **kwargs))
             made = _format(formatter, track(owner), args, kwargs)
             return made if plain(made) == expected else untracked(expected)
@@ -354,7 +360,7 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
     def _join(self, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> TrackedStr:
         items = value if attribute is None else map(make_attrgetter(self, attribute), value)
         separator = literal("") if d == "" else track(d)
-        return separator.join([track(item) for item in items])
+        return unmarked(separator).join([track(item) for item in items])
 
 
 # What bytes may still do; whatever makes them longer is refused.
@@ -476,10 +482,11 @@ def _title(value: object) -> TrackedStr:
 def _indent(s: object, width: int | str = 4, first: bool = False, blank: bool = False) -> TrackedStr:
     margin = track(width) if isinstance(width, str) else literal(" " * width)
     newline = literal("\n")
-    lines = (track(s) + newline).splitlines()
+    lines = (unmarked(track(s)) + newline).splitlines()
     if not blank:
         rest = [margin + line if line else line for line in lines[1:]]
     else:
         rest = [margin + line for line in lines[1:]]
     indented = newline.join([lines[0], *rest])
-    return margin + indented if first else indented
+    indented = margin + indented if first else indented
+    return SafeStr(indented) if isinstance(s, SafeStr) else indented

@@ -215,6 +215,32 @@ def test_an_error_of_a_template_names_types_as_transformers_does(expression: str
     assert bool(expected) == bool(found)
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "'<b>'|safe + text", "text + '<b>'|safe", "text|safe + text", "text|e", "text|e + text", "text|e|e", "text|e|forceescape",
+        "('<b>'|safe) ~ text", "('<b> '|safe).strip() + text", "('<i>'|safe).join([text, '&'])", "[text, '&']|join('<i>'|safe)",
+        "('<%s>'|safe) % text", "('<%s>'|safe) % (text,)", "('a b'|safe).split()[0] + text", "('<x>'|safe).replace('x', text)",
+        "'<x>'|safe|replace('x', text)", "text|safe|upper + text", "text|safe|trim + '&' + text", "text|safe|indent + text",
+        "('<b>'|safe)[0] + text", "('<b>'|safe * 2) + text", "'x'|safe + {'a': text}|tojson", "text|safe|string + text",
+        "text|safe|title + text", "text|safe|lower|capitalize + text", "('<b>'|safe)[:2] + text + ('&'|safe) + '&'",
+    ],
+)  # fmt: skip
+def test_text_added_to_safe_text_is_escaped_as_in_transformers(expression: str) -> None:
+    messages = [{"role": "user", "content": "a <b>\n& \"c\" 'd'"}]
+    template = f"{{% for m in messages %}}{{% set text = m.content %}}{{{{ {expression} }}}}{{% endfor %}}"
+    rendered = render_template(template, messages)
+    assert rendered.text == _compile_jinja_template(template).render(messages=messages)
+    assert sum(run.length for run in rendered.runs) == len(rendered.text)
+
+
+def test_escaped_text_keeps_its_message() -> None:
+    rendered = render_template(
+        "{% for m in messages %}{{ 'Said: '|safe + m.content }}\n{% endfor %}", MESSAGES
+    )
+    assert ("Hi &lt;b&gt;", 1, 1) in owners(rendered)
+
+
 def test_messages_are_prepared_as_transformers_does() -> None:
     prepared = prepare_messages([{"role": "assistant", "content": None, "reasoning": "r"}])
     assert prepared[0]["reasoning_content"] == "r"
