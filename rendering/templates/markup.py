@@ -41,7 +41,7 @@ class SafeStr(TrackedStr):
 
     def replace(self, old: str, new: str, /, count: Any = -1) -> TrackedStr:  # Any: as of `str.replace`
         """`Markup.replace`."""
-        return SafeStr(unmarked(self).replace(old, escaped(new), count))
+        return SafeStr(unmarked(self).replace(old, unmarked(escaped(new)), count))
 
 
 def unmarked(text: TrackedStr) -> TrackedStr:

@@ -90,7 +90,7 @@ def test_truth_values_of_the_input_behave_like_truth_values() -> None:
 
 
 def test_what_loses_its_origin_is_marked_untracked() -> None:
-    rendered = render_template("{{ messages[1].content | escape }}", MESSAGES)
+    rendered = render_template("{{ messages[1].content | urlencode }}", MESSAGES)
     assert [run.origin for run in rendered.runs] == [UNTRACKED]
 
 
@@ -238,7 +238,7 @@ def test_escaped_text_keeps_its_message() -> None:
     rendered = render_template(
         "{% for m in messages %}{{ 'Said: '|safe + m.content }}\n{% endfor %}", MESSAGES
     )
-    assert ("Hi &lt;b&gt;", 1, 1) in owners(rendered)
+    assert "".join(text for text, message, _ in owners(rendered) if message == 1) == "Hi &lt;b&gt;"
 
 
 def test_messages_are_prepared_as_transformers_does() -> None:
