@@ -12,6 +12,7 @@ from tokscore.dataset.errors import EngineError, InputError, is_about_code, need
 from tokscore.scoring.engines.checkpoint.adapter import merge_adapter
 from tokscore.scoring.engines.checkpoint.config import load_config
 from tokscore.scoring.engines.checkpoint.messages import quiet
+from tokscore.scoring.engines.checkpoint.quantization import quantization_detail, quantization_method
 from tokscore.scoring.engines.checkpoint.skeleton import check_skeleton
 from tokscore.scoring.engines.checkpoint.weights import LoadReport
 from tokscore.scoring.engines.contract import last_line
@@ -39,11 +40,13 @@ class Loaded(NamedTuple):
         model: It, in evaluation mode.
         left_out: Weights in its files that scoring text does not need, by place; None where there are none.
         attention: The kind in use where it is not transformers' choice; None otherwise.
+        quantization: The method of a quantized checkpoint, and how it computes; None for others.
     """
 
     model: Model
     left_out: str | None
     attention: str | None
+    quantization: str | None
 
 
 def load_model(files: ModelFiles, dtype: str, device: torch.device) -> Loaded:
@@ -56,7 +59,8 @@ def load_model(files: ModelFiles, dtype: str, device: torch.device) -> Loaded:
     from transformers import AutoModelForCausalLM
 
     whole = load_config(files.path, files.name, trust_remote_code=files.trust_remote_code)
-    if getattr(whole, "quantization_config", None) is None:
+    method = quantization_method(whole, files.name)
+    if method is None:
         check_skeleton(whole, files.tensors(), files.name, trust_remote_code=files.trust_remote_code)
     eager = _needs_eager(whole.get_text_config())
     with quiet() as messages:
@@ -79,7 +83,8 @@ def load_model(files: ModelFiles, dtype: str, device: torch.device) -> Loaded:
     if not eager:
         with first_run(files.name):
             eager = _mend_attention(model, files.vocab_size, min(files.max_length, PROBE_TOKENS))
-    return Loaded(model, left_out, "eager" if eager else None)
+    quantization = None if method is None else quantization_detail(model, method)
+    return Loaded(model, left_out, "eager" if eager else None, quantization)
 
 
 def _needs_eager(config: PretrainedConfig) -> bool:

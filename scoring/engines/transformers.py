@@ -73,6 +73,7 @@ class TransformersEngine:
             "logits": f"{self.chunk_rows} rows at a time" if self.chunked else "a sequence at a time",
             **({"attention": loaded.attention} if loaded.attention else {}),
             **({"unused_weights": loaded.left_out} if loaded.left_out else {}),
+            **({"quantization": loaded.quantization} if loaded.quantization else {}),
         }
         check_causality(
             self.score, self.vocab_size, self.max_length, name=self.identity.name, dtype=self.identity.dtype

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import signal
@@ -68,10 +69,7 @@ def mutate_value(value: Any, chance: random.Random, hostile: tuple[Any, ...] = H
         del container[key]
     elif way < 0.8:
         other, other_key = chance.choice(found)
-        with_old = container[key]
-        # Into itself it would have no end.
-        if not any(inner is other for inner, _ in places([with_old])):
-            other[other_key] = with_old
+        other[other_key] = copy.deepcopy(container[key])
     elif way < 0.9 and isinstance(container, list):
         container.insert(key, container[key])
     elif isinstance(container, dict):
@@ -96,6 +94,8 @@ def run_cases(
     failures: list[str] = []
     kinds: set[str] = set()
     for number in range(n_cases):
+        if number and not number % 1_000:
+            print(f"{number:,} cases of seed {SEED} so far: {dict(outcomes)}", flush=True)
         try:
             with limited(limit_s):
                 outcomes[case(number, random.Random(SEED * 1_000_003 + number))] += 1
