@@ -13,7 +13,7 @@ from tokscore.cli.printing import html as page
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
 from tokscore.cli.printing.output_format import Format
-from tokscore.cli.printing.tables import counted, note_absent_metadata, print_json
+from tokscore.cli.printing.tables import counted, note_absent_metadata, print_all_columns, print_json
 from tokscore.cli.running import compare_models
 from tokscore.dataset.choices import Align, OnError, Sampler
 
@@ -107,9 +107,13 @@ def diff(
     exact: compare_models.Exact = False,
     teacher_model: compare_models.TeacherModel = None,
     student_model: compare_models.StudentModel = None,
+    details: Annotated[
+        bool, options.option("--details", help="Print all measures, ratios and confidence limits.")
+    ] = False,
     html: Html = None,
     html_max_mb: HtmlMaxMb = DEFAULT_MAX_MB,
     form: options.FormatOption = Format.TABLE,
+    wide: options.Wide = False,
 ) -> None:
     """Compare two models token by token: KL both ways, GJS and more, by role.
 
@@ -118,6 +122,7 @@ def diff(
     Two models are compared with --on: they score the same ids, rendered with the student's template, and
     the scores are kept in the cache.
     """
+    print_all_columns(wide)
     from tokscore.dataset.errors import ExitCode, UsageError
 
     page.check(html)
@@ -176,7 +181,7 @@ def diff(
     if form is Format.JSON:
         print_json(report.to_dict() | ({} if whole is None else {"exact": whole.to_dict()}))
     else:
-        print_report(report, form)
+        print_report(report, form, details=details)
         if whole is not None:
             compare_models.print_exact(whole, form)
     note_absent_metadata(report.by, [row.group for row in report.groups])

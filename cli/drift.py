@@ -11,7 +11,7 @@ from tokscore.cli.options.settings import Only, setting_options
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.progress import ProgressLine
-from tokscore.cli.printing.tables import Column, counted, print_json, print_rows
+from tokscore.cli.printing.tables import Column, counted, print_all_columns, print_json, print_rows
 from tokscore.cli.running.runs import open_conversations
 from tokscore.dataset.choices import OnError
 from tokscore.rendering.attribution.settings import RenderSettings
@@ -65,12 +65,14 @@ def drift(
     rendering: Annotated[RenderSettings, Only(_TAKEN)],
     on_error: options.OnErrorNoted = OnError.FAIL,
     form: options.FormatOption = Format.TABLE,
+    wide: options.Wide = False,
 ) -> None:
     """Show where rendering recorded trajectories again would give other ids than the model saw.
 
     Compares the recorded ids of every conversation with the template's rendering of its messages and says
     where they part first and why. Nothing is written.
     """
+    print_all_columns(wide)
     from tokscore.dataset.errors import InputError
     from tokscore.rendering.drift import Drift, DriftKind, NotRecorded
     from tokscore.rendering.drift import drift as find

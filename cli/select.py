@@ -10,7 +10,7 @@ import typer
 from tokscore.cli.options import shared as options
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.output_format import Format
-from tokscore.cli.printing.tables import Column, print_json, print_rows
+from tokscore.cli.printing.tables import Column, print_all_columns, print_json, print_rows
 
 EPILOG = """Examples:
 
@@ -91,8 +91,10 @@ def select(
         ),
     ] = None,
     form: options.FormatOption = Format.TABLE,
+    wide: options.Wide = False,
 ) -> None:
     """Write the original records of the conversations whose numbers satisfy a condition."""
+    print_all_columns(wide)
     from tokscore.analytics.selection.choosing import select as choose
     from tokscore.analytics.selection.records import find_files, write_records
     from tokscore.dataset.errors import UsageError

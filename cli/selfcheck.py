@@ -12,7 +12,7 @@ from tokscore.cli.options import shared as options
 from tokscore.cli.options.settings import Only, setting_options
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.output_format import Format
-from tokscore.cli.printing.tables import Column, counted, print_json, print_rows
+from tokscore.cli.printing.tables import Column, counted, print_all_columns, print_json, print_rows
 from tokscore.dataset.settings import definitions
 from tokscore.rendering.attribution.settings import RenderSettings
 from tokscore.scoring.engines.settings import COMMON, EngineSettings
@@ -102,12 +102,14 @@ def selfcheck(
         ),
     ] = None,
     form: options.FormatOption = Format.TABLE,
+    wide: options.Wide = False,
 ) -> None:
     """Check an engine against transformers in float32, and against itself in another order.
 
     Prints how far logprobs differ, and exits with 1 where that is more than the limits. Options about the
     engine are those of logprobs; the reference takes none of them.
     """
+    print_all_columns(wide)
     from tokscore.dataset.errors import ExitCode, UsageError
     from tokscore.rendering.inputs import open_source
     from tokscore.scoring import plan_engine, selfcheck

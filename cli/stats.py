@@ -15,7 +15,14 @@ from tokscore.cli.printing import html as page
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
 from tokscore.cli.printing.output_format import Format
-from tokscore.cli.printing.tables import Column, counted, note_absent_metadata, print_json, print_rows
+from tokscore.cli.printing.tables import (
+    Column,
+    counted,
+    note_absent_metadata,
+    print_all_columns,
+    print_json,
+    print_rows,
+)
 from tokscore.dataset.choices import LimitCount
 from tokscore.rendering.attribution.settings import RenderSettings
 
@@ -50,6 +57,8 @@ _SCORES = (
     Column("rank1_share", "rank 1"),
     Column("mean_entropy", "entropy"),
 )
+# What is asked for most.
+_FIRST = frozenset({"n_tokens", "n_sampled", "n_scored", "mean_logprob", "perplexity", "rank1_share"})
 _LIMITS = (
     Column("conversation", "conversation"),
     Column("turn", "turn"),
@@ -107,12 +116,14 @@ def stats(
     html: Html = None,
     html_max_mb: HtmlMaxMb = DEFAULT_MAX_MB,
     form: options.FormatOption = Format.TABLE,
+    wide: options.Wide = False,
 ) -> None:
     """Count and average the tokens of one dataset by role, or by other columns and metadata.
 
     Of files with recorded token ids or reported usage it counts what was given to a model and what one
     generated, without a model and as recorded.
     """
+    print_all_columns(wide)
     from tokscore.dataset.errors import UsageError
 
     are_files = _are_files(inputs)
@@ -197,7 +208,10 @@ def print_stats(dataset: Path, by: str, form: Format) -> None:
         percentiles = values["logprob_percentiles"]
         shown = percentiles if isinstance(percentiles, dict) else dict.fromkeys(("p5", "p50", "p95"))
         rows.append({**values, **shown, "group": label})
-    columns = (Column("group", by), *_COUNTS, *(_SCORES if report.n_unscored is not None else ()))
+    numbers = [*_COUNTS, *(_SCORES if report.n_unscored is not None else ())]
+    if form is Format.TABLE:  # of which a terminal may show the first ones
+        numbers.sort(key=lambda column: column.key not in _FIRST)
+    columns = (Column("group", by), *numbers)
     print_rows(columns, rows, form)
     if not _OF_BRANCHES.isdisjoint(report.by.names) and "branch" not in report.by.names:
         n = n_branching(dataset)

@@ -12,7 +12,7 @@ from tokscore.cli.options import shared as options
 from tokscore.cli.options.settings import Only, setting_options
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.output_format import Format
-from tokscore.cli.printing.tables import Column, print_rows
+from tokscore.cli.printing.tables import Column, print_all_columns, print_rows
 from tokscore.rendering.attribution.settings import RenderSettings
 
 EPILOG = """Examples:
@@ -48,6 +48,7 @@ def template(
     *,
     rendering: Annotated[RenderSettings, Only(("template_kwargs", "revision", "trust_remote_code"))],
     form: options.FormatOption = Format.TABLE,
+    wide: options.Wide = False,
 ) -> None:
     """Report what a chat template does, before anybody spends a GPU on it.
 
@@ -55,6 +56,7 @@ def template(
     refuses, whether earlier tokens stay when a conversation grows, and where its generation tags differ from
     the rule for sampled tokens. Everything comes from its own renderings of small conversations.
     """
+    print_all_columns(wide)
     from tokscore.dataset.errors import UsageError
     from tokscore.rendering.attribution.renderer import Renderer
     from tokscore.rendering.attribution.tokenizer import ChatTokenizer

@@ -80,6 +80,10 @@ OnErrorNoted = Annotated[
 FormatOption = Annotated[
     Format, option("--format", envvar="TOKSCORE_FORMAT", help="How to print the result.")
 ]
+Wide = Annotated[
+    bool,
+    option("--wide", help="Print all columns of tables, also those that the terminal has no room for."),
+]
 DryRun = Annotated[bool, option("--dry-run", help="Print the plan and its size, and write nothing.")]
 ExactPlan = Annotated[
     bool, option("--exact-plan", help="Let --dry-run count the tokens of all input instead of a sample.")

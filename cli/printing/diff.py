@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tokscore.cli.printing.console import note
+from tokscore.cli.printing.console import write as print_result
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.tables import Cell, Column, counted, print_rows
 
@@ -40,11 +41,21 @@ _RANKS = (
     Column("rank1_s", "rank 1 S"),
 )
 _SHOWN_TEXT = 60
+_UNITS = (
+    "Divergences: mean per token in nats, [lower, upper]; 'unbounded' where the top-k lists set no upper "
+    "limit."
+)
 _CONFIDENCE = "95 % confidence, from resampling conversations"
 
 
-def print_report(report: DiffReport, form: Format) -> None:
-    """Print a comparison as tables or CSV."""
+def print_report(report: DiffReport, form: Format, *, details: bool = False) -> None:
+    """Print a comparison as tables or CSV.
+
+    Args:
+        report: The comparison.
+        form: Table or CSV.
+        details: Print all tables, not only the first.
+    """
     rows = [*zip(_labels(report), report.groups, strict=True), (_all_label(report), report.total)]
     floor = report.noise_floor
     # One value, beside the gaps of every group.
@@ -70,6 +81,17 @@ def print_report(report: DiffReport, form: Format) -> None:
     by = [Column(name, name) for name in report.by.names]
     cells = [{**label, **_cells(row), **noise_floor} for label, row in rows]
     main, further, realised = (_measure_columns(report, table) for table in ("main", "further", "realised"))
+    if not details:
+        print_result(f"{_verdict(report)}\n")
+        beside = [] if floor is None else [_OFF_POLICY[0], *_NOISE]
+        print_rows([*by, *_first_columns(report), *beside], cells, form)
+        _print_estimates(report, rows)
+        _note_floor(report)
+        note(
+            f"{_UNITS} T is the teacher, S the student. More measures, ratios, confidence limits and the "
+            "tokens where the models differ most: --details."
+        )
+        return
     print_rows([*by, Column("n_tokens", "tokens"), *main, *_SHARED], cells, form)
     print_rows([*by, *further, *_RANKS], cells, form, title="Further measures")
     first, *others = _OFF_POLICY
@@ -78,15 +100,54 @@ def print_report(report: DiffReport, form: Format) -> None:
     _print_confidence(report, rows)
     _print_estimates(report, rows)
     _print_contexts(report)
-    note(
-        "Divergences: mean per token in nats, [lower, upper]; 'unbounded' where the top-k lists set no upper "
-        "limit. Ratios are teacher / student of realised tokens."
-    )
+    note(f"{_UNITS} Ratios are teacher / student of realised tokens.")
+    _note_floor(report)
+
+
+def _note_floor(report: DiffReport) -> None:
+    floor = report.noise_floor
     if floor is not None:
         note(
             f"noise floor of the engine: log-ratios of {floor.mean:.2g} on average, {floor.p99:.2g} at the "
             f"99th percentile, {floor.max:.2g} at most are no difference."
         )
+
+
+def _first_columns(report: DiffReport) -> list[Column]:
+    """What is asked for most; it fits in 80 cells beside one column of a role."""
+    headings = {column.key: column for column in _measure_columns(report, "main")}
+    names = [f"gjs_{report.alpha:g}", "kl_teacher_student"]
+    ratio = {column.key: column for column in _measure_columns(report, "realised")}["log_ratio"]
+    return [
+        Column("n_tokens", "tokens"),
+        *(headings[name] for name in names),
+        ratio,
+        Column("top1_agreement", "same top-1"),
+    ]
+
+
+def _verdict(report: DiffReport) -> str:
+    """One sentence: which group differs most, by how much, and how sure that is."""
+    name = f"gjs_{report.alpha:g}"
+    rows = [row for row in report.groups if row.n_tokens and row.intervals[name].lower is not None]
+    if not rows:
+        return "No token was compared."
+    most = max(rows, key=lambda row: row.intervals[name].lower or 0.0)
+    label = ", ".join(f"{key} {value}" for key, value in report.by.labels(most.group).items())
+    gjs = shown_limits(most.intervals[name].lower, most.intervals[name].upper)
+    found = next((each for each in most.confidence if each.name == "log_ratio"), None)
+    sure = "how sure that is cannot be told from so few conversations"
+    if found is not None and found.lower is not None and found.upper is not None:
+        is_chance = found.lower <= 0 <= found.upper
+        sure = (
+            f"T - S is {shown_limits(found.lower, found.upper)} with 95 % confidence over "
+            f"{counted(found.n_conversations, 'conversation')}"
+            + (", which chance alone could give" if is_chance else "")
+        )
+    ratio = most.points.get("log_ratio")
+    gap = "" if ratio is None else f" The teacher gives its tokens {ratio:+.4f} nats of logprob: {sure}."
+    n_tokens = counted(most.n_tokens, "token")
+    return f"Most apart: {label}, GJS {report.alpha:g} {gjs} a token over {n_tokens}.{gap}"
 
 
 def note_confidence(report: DiffReport) -> None:

@@ -7,7 +7,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tokscore.cli.printing.console import CsvOutput, is_terminal, note, write_json
+from tokscore.cli.printing.console import CsvOutput, note, write_json
+from tokscore.cli.printing.layout import is_number, lay_out, output_width, shown_number
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.visible import escaped
 from tokscore.dataset.errors import counted as counted
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from tokscore.analytics.groups.grouping import Grouping, GroupKey
 
 Cell = str | int | float | bool | None
-_PLAIN_WIDTH = 200
 
 
 class Column(NamedTuple):
@@ -115,21 +115,67 @@ def _json_list(rows: Iterable[Mapping[str, object]]) -> Iterator[str]:
     yield "[]" if opening.startswith("[") else "\n]"
 
 
+def print_all_columns(wanted: bool) -> None:
+    """Print tables with all their columns from now on, however wide the terminal is."""
+    _Wide.is_wanted, _Wide.is_option = wanted, True
+
+
+class _Wide:
+    """What `--wide` says, for all tables of a process."""
+
+    is_wanted = False
+    is_option = False
+
+
 def _print_table(columns: Sequence[Column], rows: Sequence[Mapping[str, object]], title: str | None) -> None:
     from rich import box
     from rich.table import Table
 
     from tokscore.cli.printing.styled import StyledConsole
 
-    console = StyledConsole(width=None if is_terminal() else _PLAIN_WIDTH)
+    cells = [[escaped(_shown(row[column.key], column.digits), kept="") for column in columns] for row in rows]
+    headings = [column.title for column in columns]
+    width = None if _Wide.is_wanted else output_width()
+    layout = lay_out(headings, cells, width)
+    if not layout.columns:
+        _print_records(headings, cells, title)
+        return
     heading = None if title is None else _in_cell(title)
-    table = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD)
-    for column in columns:
-        is_text = any(isinstance(row[column.key], str) for row in rows)
-        table.add_column(_in_cell(column.title), justify="left" if is_text else "right", no_wrap=is_text)
-    for row in rows:
-        table.add_row(*(_in_cell(_shown(row[column.key], column.digits)) for column in columns))
+    console = StyledConsole(width=max(layout.total, len(title or "")))
+    table = Table(
+        title=heading,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0 if layout.is_narrow else 1),
+    )
+    for index, column_width in zip(layout.columns, layout.widths, strict=True):
+        is_text = not all(is_number(row[index]) for row in cells)
+        table.add_column(
+            _in_cell(headings[index]),
+            justify="left" if is_text else "right",
+            width=column_width,
+            overflow="fold",
+        )
+    for row in cells:
+        table.add_row(*(_in_cell(row[index]) for index in layout.columns))
     console.print(table)
+    if layout.hidden:
+        names = ", ".join(headings[index] for index in layout.hidden)
+        hint = "; --wide prints all" if _Wide.is_option else ""
+        StyledConsole(width=width).print(_in_cell(f"  not shown: {names}{hint}"))
+
+
+def _print_records(headings: Sequence[str], cells: Sequence[Sequence[str]], title: str | None) -> None:
+    """One value a line, for terminals that are narrower than a table of one number."""
+    from tokscore.cli.printing.styled import StyledConsole
+
+    console = StyledConsole()
+    if title is not None:
+        console.print(_in_cell(title))
+    for row in cells:
+        console.print()
+        for name, cell in zip(headings, row, strict=True):
+            console.print(_in_cell(f"{name}: {cell}"), soft_wrap=True)
 
 
 def _in_cell(text: str) -> Text:
@@ -144,5 +190,5 @@ def _shown(value: object, digits: int) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:,.{digits}f}"
+        return shown_number(value, digits)
     return f"{value:,}" if isinstance(value, int) else str(value)

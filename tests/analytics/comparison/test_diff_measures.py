@@ -335,7 +335,7 @@ def run(*arguments: object) -> Any:
 
 
 def test_the_command_prints_tables_and_fails_on_a_condition(both: Both) -> None:
-    found = run("diff", *both.paths, "--alpha", 0.2, "--alpha", 0.5, "--by", "role,source")
+    found = run("diff", *both.paths, "--alpha", 0.2, "--alpha", 0.5, "--by", "role,source", "--details")
     assert found.exit_code == 0, found.output
     for text in (
         "skew KL 0.2",
