@@ -19,9 +19,12 @@ from tokscore.cli import (
     stats,
     template,
 )
+from tokscore.cli.options.help import GroupedCommand
 from tokscore.cli.options.shared import option
 from tokscore.cli.printing.console import write
 
+# Longer lines are hard to read.
+MAX_WIDTH = 120
 EPILOG = """Examples:
 
 \b
@@ -34,22 +37,25 @@ app = typer.Typer(
     name="tokscore",
     epilog=EPILOG,
     rich_markup_mode=None,
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"auto_envvar_prefix": "TOKSCORE", "help_option_names": ["-h", "--help"]},
+    context_settings={
+        "auto_envvar_prefix": "TOKSCORE",
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": MAX_WIDTH,
+    },
 )
-app.command("render", epilog=render.EPILOG)(render.render)
-app.command("logprobs", epilog=logprobs.EPILOG)(logprobs.logprobs)
-app.command("diff", epilog=diff.EPILOG)(diff.diff)
-app.command("stats", epilog=stats.EPILOG)(stats.stats)
-app.command("show", epilog=show.EPILOG)(show.show)
-app.command("drift", epilog=drift.EPILOG)(drift.drift)
-app.command("select", epilog=select.EPILOG)(select.select)
-app.command("export", epilog=export.EPILOG)(export.export)
-app.command("selfcheck", epilog=selfcheck.EPILOG)(selfcheck.selfcheck)
-app.command("template", epilog=template.EPILOG)(template.template)
-app.command("formats", epilog=formats.EPILOG)(formats.formats)
+app.command("render", cls=GroupedCommand, epilog=render.EPILOG)(render.render)
+app.command("logprobs", cls=GroupedCommand, epilog=logprobs.EPILOG)(logprobs.logprobs)
+app.command("diff", cls=GroupedCommand, epilog=diff.EPILOG)(diff.diff)
+app.command("stats", cls=GroupedCommand, epilog=stats.EPILOG)(stats.stats)
+app.command("show", cls=GroupedCommand, epilog=show.EPILOG)(show.show)
+app.command("drift", cls=GroupedCommand, epilog=drift.EPILOG)(drift.drift)
+app.command("select", cls=GroupedCommand, epilog=select.EPILOG)(select.select)
+app.command("export", cls=GroupedCommand, epilog=export.EPILOG)(export.export)
+app.command("selfcheck", cls=GroupedCommand, epilog=selfcheck.EPILOG)(selfcheck.selfcheck)
+app.command("template", cls=GroupedCommand, epilog=template.EPILOG)(template.template)
+app.command("formats", cls=GroupedCommand, epilog=formats.EPILOG)(formats.formats)
 
 
 def _print_version(wanted: bool) -> None:
@@ -66,6 +72,7 @@ def tokscore(
         bool,
         option(
             "--version",
+            "-V",
             callback=_print_version,
             is_eager=True,
             allow_from_autoenv=False,

@@ -15,7 +15,6 @@ from tokscore.dataset.choices import Targets, Weighting
 EPILOG = """Examples:
 
 \b
-  tokscore export demo-output/teacher -o targets.parquet
   tokscore export demo-output/teacher -o distil.parquet --format topk --role assistant
   tokscore export demo-output/teacher -o advantages.parquet --format advantages --student demo-output/student
 """

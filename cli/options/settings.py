@@ -10,6 +10,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
 
+from tokscore.cli.options.completion import formats
 from tokscore.cli.options.shared import option
 from tokscore.dataset.errors import UsageError
 from tokscore.dataset.settings import Definition, Settings, definitions
@@ -78,7 +79,9 @@ def _parameter(found: Definition, text: str) -> inspect.Parameter:
         enum: Any = StrEnum  # Any: mypy wants its members written out
         kind = enum("Choice", {name.upper(): name for name in about.choices()})
         default = kind(default)
-    shown = {} if about.shown_default is None else {"show_default": about.shown_default}
+    shown: dict[str, Any] = {} if about.shown_default is None else {"show_default": about.shown_default}
+    if found.name == "input_format":
+        shown["autocompletion"] = formats
     name = f"--{found.name.replace('_', '-')}"
     made = option(name, metavar=about.metavar, min=about.at_least, help=text, **shown)
     return inspect.Parameter(

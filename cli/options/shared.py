@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tokscore.cli.options.completion import columns
 from tokscore.cli.printing.option_names import OPTIONS
 from tokscore.cli.printing.output_format import Format
 from tokscore.dataset.choices import GroupBy, LimitCount, OnError
@@ -98,6 +99,7 @@ Groups = Annotated[
         "--by",
         metavar="NAME[,NAME...]",
         help=f"What the rows stand for: {', '.join(GroupBy)} or metadata.NAME, or several of them.",
+        autocompletion=columns,
         show_default="role",
     ),
 ]

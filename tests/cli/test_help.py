@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,7 +10,19 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
-COMMANDS = ["render", "logprobs", "diff", "stats", "show", "drift", "selfcheck", "formats"]
+COMMANDS = [
+    "render",
+    "logprobs",
+    "diff",
+    "stats",
+    "show",
+    "drift",
+    "select",
+    "export",
+    "selfcheck",
+    "template",
+]
+COMMANDS += ["formats"]
 
 
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
@@ -69,3 +82,57 @@ def test_the_version_is_printed(tokscore: Run) -> None:
 
 def test_an_unknown_option_is_wrong_usage(tokscore: Run) -> None:
     assert tokscore("render", "--no-such-option").returncode == 2
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_help_is_as_wide_as_the_terminal(tokscore: Run, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = [
+        line
+        for name in COMMANDS
+        for line in tokscore(name, "--help").stdout.split("Examples:")[0].splitlines()
+    ]
+    assert max(map(len, lines)) <= width
+    assert width > 120 or max(map(len, lines)) > width - 15
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_shows_options_in_groups_without_types_of_python(tokscore: Run, name: str) -> None:
+    shown = tokscore(name, "--help").stdout
+    assert "<list[" not in shown
+    assert "<str>" not in shown
+    assert "[default: (" not in shown
+    if shown.count("\n  --") > 10:
+        assert "\nOutput:\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("tokscore sel", ["select", "selfcheck"]),
+        ("tokscore render --input-format tau", ["tau-bench", "tau2-bench"]),
+        ("tokscore stats --by ro", ["role"]),
+        ("tokscore stats --by role,is_s", ["role,is_sampled"]),
+        ("tokscore diff --align c", ["content"]),
+        ("tokscore diff --det", ["--details"]),
+    ],
+)
+def test_shells_complete_commands_options_formats_and_columns(words: str, found: list[str]) -> None:
+    environment = {
+        **os.environ,
+        "_TOKSCORE_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    finished = subprocess.run(
+        [sys.executable, "-c", "from tokscore.cli.main import main; main()"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert sorted(finished.stdout.split()) == found, finished.stderr
+
+
+def test_the_version_has_a_short_option(tokscore: Run) -> None:
+    assert tokscore("-V").stdout == tokscore("--version").stdout
