@@ -19,7 +19,7 @@ from tokscore.dataset.manifest import read_manifest
 from tokscore.dataset.rows import STORED_COLUMNS, stored_tokens
 from tokscore.dataset.schema import VOCABULARY, DatasetKind
 from tokscore.dataset.table_files import CHECKSUMS, WRITE_AGAIN, TableFile, check_checksums
-from tokscore.dataset.token_rows import ENCODED, Place, TokenRows
+from tokscore.dataset.token_rows import ENCODED, Place, TokenRows, conversation_name
 from tokscore.dataset.tokens import ConversationRow, FailedConversation, MessageFacts, RenderedConversation
 from tokscore.dataset.writing import part_name
 
@@ -226,6 +226,16 @@ class Dataset:
                 raise InputError(
                     f"{self.path('messages', part)} has another {name} than its conversations. {WRITE_AGAIN}"
                 )
+        owned = np.bincount(owners, messages["n_tokens"].to_numpy(), minlength=len(lengths))
+        expected_tokens = conversations["n_tokens"].to_numpy() - conversations["n_no_message"].to_numpy()
+        for row in np.flatnonzero(owned != expected_tokens)[:1].tolist():
+            name = conversation_name(
+                conversations["conversation_id"][row].as_py(), conversations["branch"][row].as_py()
+            )
+            raise InputError(
+                f"{self.path('messages', part)}: {name}: its messages have {owned[row]:.0f} tokens; expected "
+                f"{expected_tokens[row]}, those of its conversation that have a message. {WRITE_AGAIN}"
+            )
 
     @property
     def has_vocabulary(self) -> bool:
