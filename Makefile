@@ -15,7 +15,7 @@ PYTHON311 := $(shell for python in "$(PYTHON)" python3.11; do \
 VLLM_ENV := $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(if $(PYTHON311),.venv-vllm))
 
 .NOTPARALLEL:
-.PHONY: help demo test lint types unit slow vllm versions architectures architectures-vllm fuzz models assets clean env-demo env-test env-vllm
+.PHONY: help demo test lint types unit slow vllm versions architectures architectures-vllm fuzz kills models assets clean env-demo env-test env-vllm
 
 help:
 	@echo "make demo    install tokscore, build two small models, render, score and compare the examples"
@@ -24,6 +24,7 @@ help:
 	@echo "make versions       test the engines with the lowest and the newest transformers (long)"
 	@echo "make architectures  try every causal architecture of transformers, made tiny (long)"
 	@echo "make fuzz           try mutated datasets, records, model folders and templates (hours; FUZZ=0.1 runs a tenth)"
+	@echo "make kills          kill runs at 200 random moments and compare what they end with (long)"
 	@echo "make models  build the two models in $(TOKSCORE_CACHE)/models"
 	@echo "make assets  fetch the templates and tokenizers of the tests into $(TOKSCORE_CACHE)/assets"
 	@echo "make clean   remove environments, caches and demo output from this folder"
@@ -73,6 +74,9 @@ architectures-vllm: env-vllm
 FUZZ ?= 1
 fuzz: env-test assets
 	@$(PYTEST_ENV) TOKSCORE_FUZZ=$(FUZZ) .venv/bin/python -m pytest -s -n 2 tests/fuzz
+
+kills: env-test
+	@.venv/bin/python benchmarks/kills.py --kills 200
 
 models: env-demo
 	@.venv/bin/python examples/make_models.py --download

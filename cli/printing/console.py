@@ -9,12 +9,19 @@ from __future__ import annotations
 import io
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from tokscore.cli.printing.option_names import as_options
 from tokscore.cli.printing.visible import escaped, json_escaped
 
 _DESCRIPTORS = range(3)
+_NAMES = {
+    "<stdout>": "standard output",
+    "<stderr>": "standard error",
+    1: "standard output",
+    2: "standard error",
+}
 
 
 class GuardedStream(io.TextIOWrapper):
@@ -33,12 +40,27 @@ class GuardedStream(io.TextIOWrapper):
 
     def write(self, text: str, /) -> int:
         """Write the text, escaped."""
-        super().write(escaped(text, "\n\t"))
+        self.write_styled(escaped(text, "\n\t"))
         return len(text)
 
     def write_styled(self, text: str) -> int:
         """Write text whose only escapes are tokscore's own."""
-        return super().write(text)
+        with self._named():
+            return super().write(text)
+
+    def flush(self) -> None:
+        """Hand on what was written."""
+        with self._named():
+            super().flush()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Let errors of the system say what failed."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = error.filename or _NAMES.get(self.name)
+            raise
 
 
 class CsvOutput:

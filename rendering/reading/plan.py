@@ -91,7 +91,7 @@ def plan_files(
         InputError: A file is missing, empty or damaged, or there are no inputs.
     """
     given_format = load_format(input_format) if isinstance(input_format, str) else input_format
-    given = [spool(sys.stdin.buffer) if name == STDIN else _existing(name) for name in inputs]
+    given = [_standard_input() if name == STDIN else _existing(name) for name in inputs]
     names = ["stdin" if name == STDIN else Path(name).name for name in inputs]
     whole = [unpacked(path, name) for path, name in zip(given, names, strict=True)]
     sources = batch_pairs(whole, names)
@@ -189,6 +189,12 @@ def _unused(wanted: str, taken: set[str], repeats: dict[str, int]) -> str:
         unique = f"{wanted}#{n}"
         repeats[wanted] = n
     return unique
+
+
+def _standard_input() -> Path:
+    if sys.stdin is None or sys.stdin.closed:
+        raise InputError(f"{STDIN} is standard input, which is closed; expected conversations in it.")
+    return spool(sys.stdin.buffer)
 
 
 def _existing(name: str) -> Path:
