@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -14,8 +15,14 @@ _IMPORTING = "<frozen importlib._bootstrap>"
 
 def end_at_once() -> None:
     """End the process without a word where it is interrupted: there is nothing to unwind."""
+    _handle(_end)
+
+
+def _handle(handler: Callable[[int, FrameType | None], None]) -> None:
     for number in _SIGNALS:
-        signal.signal(number, _end)
+        # A shell lets what it starts in the background ignore Ctrl-C.
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def unwind() -> None:
@@ -25,8 +32,7 @@ def unwind() -> None:
     Python drops one that it meets while it deletes an object; the signal then comes again.
     """
     stopper = _Stopper()
-    for number in _SIGNALS:
-        signal.signal(number, stopper.stop)
+    _handle(stopper.stop)
     signal.signal(signal.SIGALRM, stopper.stop)
     before = sys.unraisablehook
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tokscore.rendering.plan_size import PlanSize
     from tokscore.scoring import ScoreSummary, Shard
 
+# Tokens a second; behind them, times are no numbers.
+_LEAST_RATE, _MOST_RATE = 1e-3, 1e12
 EPILOG = """Examples:
 
 \b
@@ -94,6 +96,10 @@ def logprobs(
     if out is None and not dry_run:
         raise UsageError("there is nowhere to write: give -o DIR, or --dry-run to see the plan alone.")
     grouping = parse_group_by(by or ["role"])
+    if tokens_per_s is not None and not _LEAST_RATE <= tokens_per_s <= _MOST_RATE:
+        raise UsageError(
+            f"`tokens_per_s` is {tokens_per_s:g}; expected between {_LEAST_RATE:g} and {_MOST_RATE:g}."
+        )
     selection = parse_selection(score)
     job = WHOLE if shard is None else parse_shard(shard)
     source = open_conversations(inputs, model, rendering, out, allow_dataset=True)

@@ -69,6 +69,25 @@ def temporary_folder() -> Path:
     return path
 
 
+def text_name(name: str) -> str:
+    r"""The name as text that can be stored: bytes that are not UTF-8 as `\xff`."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def check_is_text(path: Path) -> None:
+    """Refuse a path that libraries cannot open.
+
+    Raises:
+        UsageError: It is not UTF-8.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{path} is not UTF-8; expected a path that is, as Parquet files are opened by it. Rename it."
+        ) from error
+
+
 PathName = str | os.PathLike[str]
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from tokscore.dataset.errors import InputError
+from tokscore.dataset.errors import InputError, UsageError
+from tokscore.dataset.files import check_is_text
 from tokscore.dataset.schema import SCHEMA_VERSION, DatasetKind
 
+_SHOWN_CHARACTERS = 200
 MANIFEST_NAME = "manifest.json"
 # What is no part of the plan.
 _UNPLANNED = ("plan_hash", "engine_details", "tokenizer_details")
@@ -153,8 +155,18 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer_details: dict[str, Setting] | None = None
 
     def sealed(self) -> Manifest:
-        """This manifest with `plan_hash` set from everything else in it."""
-        return msgspec.structs.replace(self, plan_hash=_plan_hash(msgspec.to_builtins(self)))
+        """This manifest with `plan_hash` set from everything else in it.
+
+        Raises:
+            UsageError: A name or a setting holds half of a character pair.
+        """
+        try:
+            return msgspec.structs.replace(self, plan_hash=_plan_hash(msgspec.to_builtins(self)))
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"{ascii(error.object)[:_SHOWN_CHARACTERS]} is not UTF-8, or holds half of a character pair; "
+                "expected text that can be stored. Change the option or the name."
+            ) from error
 
     def to_json(self) -> bytes:
         """Indented JSON, byte-identical for equal manifests."""
@@ -209,7 +221,9 @@ def read_manifest(root: Path) -> Manifest:
 
     Raises:
         InputError: There is none, it is damaged or was changed, or another schema version wrote it.
+        UsageError: The path is not UTF-8.
     """
+    check_is_text(root)
     path = root / MANIFEST_NAME
     if not root.is_dir():
         found = "is a file" if root.exists() else "does not exist"

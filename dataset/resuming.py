@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokscore.dataset.errors import InputError, UsageError
+from tokscore.dataset.files import check_is_text
 from tokscore.dataset.manifest import MANIFEST_NAME, Manifest, Setting, read_manifest
 from tokscore.dataset.reading import VOCABULARY_CHECKSUM, VOCABULARY_NAME, read_failures
 from tokscore.dataset.schema import DatasetKind
@@ -38,6 +39,7 @@ def prepare_output(root: Path, manifest: Manifest, vocabulary: Callable[[], pa.T
     Raises:
         UsageError: `root` holds something else; the message says what differs.
     """
+    check_is_text(root)
     if root.exists() and not root.is_dir():
         raise UsageError(f"{root} is a file; expected a directory for the output.")
     existing: Manifest | None = None
@@ -161,6 +163,11 @@ _DIFFERENCES = {
 }
 
 
+def _name(section: str, key: str) -> str:
+    """A setting as messages name arguments; what is known of a tokenizer or model in words."""
+    return f"`{key}`" if section == "settings" else f"the {section}'s {key.replace('_', ' ')}"
+
+
 def manifest_differences(existing: Manifest, wanted: Manifest) -> list[str]:
     """In words, what keeps two manifests from being the same plan."""
     if existing.kind is not wanted.kind:
@@ -171,7 +178,7 @@ def manifest_differences(existing: Manifest, wanted: Manifest) -> list[str]:
         before, after = old[section] or {}, new[section] or {}
         found += [
             _DIFFERENCES.get(
-                key, f"{key.replace('_', '-')} is {before.get(key)} there and {after.get(key)} here"
+                key, f"{_name(section, key)} is {before.get(key)} there and {after.get(key)} here"
             )
             for key in sorted({*before, *after})
             if before.get(key) != after.get(key)

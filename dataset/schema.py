@@ -127,7 +127,7 @@ SCORE_COLUMNS = (
     Column(
         "logprob",
         pa.float32(),
-        "ln p(token | all tokens before it); null at position 0 and where --score leaves it out.",
+        "ln p(token | all tokens before it); null at position 0 and where `score` leaves it out.",
         unit="nats",
         nullable=True,
         attribute="logprobs",

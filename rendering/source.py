@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 import pyarrow as pa
 
-from tokscore.dataset.errors import ConversationError, InputError
+from tokscore.dataset.errors import ConversationError, InputError, UsageError
 from tokscore.dataset.manifest import InputFile, Part, Setting, TokenizerIdentity
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.schema import DatasetKind
@@ -295,4 +295,10 @@ class DatasetSource:
 
 
 def _sorted_json(value: object) -> bytes:
-    return msgspec.json.encode(value, order="deterministic")
+    try:
+        return msgspec.json.encode(value, order="deterministic")
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"`template_kwargs` or `tools` has {error.object!a}, which holds half a character; expected "
+            "text that is UTF-8."
+        ) from error

@@ -15,6 +15,7 @@ from tokscore.analytics.comparison.compare import ComparedBatch
 from tokscore.analytics.divergence.measures import Measure, intervals, points
 from tokscore.analytics.groups.grouping import Grouping
 from tokscore.dataset.errors import UsageError
+from tokscore.dataset.files import check_is_text
 from tokscore.dataset.schema import TOKENS
 from tokscore.dataset.writing import temporary_name
 
@@ -61,7 +62,7 @@ def token_schema(by: Grouping, alphas: Sequence[float], *, is_aligned: bool = Fa
     ]
     if is_aligned:
         fields.append(
-            _field("student_position", int32, "Where the student's token is; with --align content.")
+            _field("student_position", int32, "Where the student's token is; with `align=content`.")
         )
     return pa.schema(fields)
 
@@ -111,6 +112,7 @@ class TokenTable:
         self._writer: pq.ParquetWriter | None = None
         if folder is None:
             return
+        check_is_text(folder)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(f"{folder} is not empty; expected a new directory. Choose another with -o.")
         folder.mkdir(parents=True, exist_ok=True)

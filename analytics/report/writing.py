@@ -23,6 +23,8 @@ DEFAULT_MAX_MB = 25.0
 # Of the whole file: what the page itself, the chart library, and the vocabulary may take.
 _PAGE_BYTES = 1_300_000
 _VOCABULARY_SHARE = 0.9
+# No browser opens more.
+_MOST_MEGABYTES = 4_000
 _MEGABYTE = 1_000_000
 
 
@@ -182,8 +184,11 @@ def _budget(max_mb: float) -> int:
         UsageError: The limit leaves none.
     """
     least = 2 * _PAGE_BYTES / _MEGABYTE
-    if not max_mb >= least:
-        raise UsageError(f"`html_max_mb` is {max_mb:g}; expected at least {least:g}, as charts take about 1.")
+    if not least <= max_mb <= _MOST_MEGABYTES:
+        raise UsageError(
+            f"`html_max_mb` is {max_mb:g}; expected at least {least:g}, as charts take about 1, "
+            f"and at most {_MOST_MEGABYTES:,}."
+        )
     return int((max_mb * _MEGABYTE - _PAGE_BYTES) * _VOCABULARY_SHARE)
 
 

@@ -13,6 +13,7 @@ import polars as pl
 from tokscore.analytics.selection.choosing import Selection
 from tokscore.analytics.selection.metrics import PLACE_COLUMNS
 from tokscore.dataset.errors import InputError, UsageError, counted
+from tokscore.dataset.files import check_is_text
 from tokscore.dataset.manifest import InputFile, Manifest, read_manifest
 from tokscore.dataset.writing import temporary_name
 from tokscore.rendering.reading.formats.mapped import NAME as MAPPED
@@ -149,6 +150,7 @@ def _output(out: Path) -> Iterator[IO[bytes]]:
     """A file that gets its name when it is whole."""
     import pyarrow as pa
 
+    check_is_text(out)
     aside = temporary_name(out)
     try:
         if out.suffix in _CODECS:
@@ -168,9 +170,12 @@ def _copy_rows(plan: Plan, kept: Iterator[tuple[int, int, bytes]], out: Path) ->
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    for place in plan.places:
+        check_is_text(place)
     numbers: list[list[int]] = [[] for _ in plan.inputs]
     for file, number, _ in kept:
         numbers[file].append(number - 1)
+    check_is_text(out)
     aside, writer = temporary_name(out), None
     try:
         for place, rows in zip(plan.places, numbers, strict=True):

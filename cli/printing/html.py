@@ -9,6 +9,7 @@ import typer
 
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.tables import counted
+from tokscore.dataset.errors import UsageError
 
 if TYPE_CHECKING:
     from tokscore.analytics.report import ReportSize
@@ -39,6 +40,8 @@ HtmlMaxMb = Annotated[
 def check(path: Path | None) -> None:
     """Raise a `UsageError` where a report is asked for and what draws it is not installed."""
     if path is not None:
+        if not path.name:
+            raise UsageError(f"--html is {path}; expected the name of a file.")
         from tokscore.analytics.report.charts import check_available
 
         check_available()

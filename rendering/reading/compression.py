@@ -47,7 +47,7 @@ def _decompress(path: Path, codec: str, copy: BinaryIO) -> None:
     import pyarrow as pa
 
     try:
-        with pa.CompressedInputStream(pa.OSFile(str(path)), codec) as stream:
+        with pa.CompressedInputStream(path.open("rb"), codec) as stream:
             shutil.copyfileobj(stream, copy, _COPIED_BYTES)
     except OSError as error:
         if is_of_machine(error):
@@ -58,7 +58,7 @@ def _decompress(path: Path, codec: str, copy: BinaryIO) -> None:
             copy.truncate()
             _gunzip(path, copy)
             raise
-        with pa.CompressedInputStream(pa.OSFile(str(path)), codec) as stream:
+        with pa.CompressedInputStream(path.open("rb"), codec) as stream:
             for _ in range(copy.tell() // _COPIED_BYTES):
                 stream.read(_COPIED_BYTES)
             copy.writelines(iter(lambda: stream.read(1), b""))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokscore.dataset.errors import ConversationError, InputError
+from tokscore.dataset.files import text_name
 from tokscore.dataset.manifest import InputFile, Part
 from tokscore.rendering.conversations.conversation import decode_record
 from tokscore.rendering.reading.formats import detect_format, load_format
@@ -92,7 +93,7 @@ def plan_files(
     """
     given_format = load_format(input_format) if isinstance(input_format, str) else input_format
     given = [_standard_input() if name == STDIN else _existing(name) for name in inputs]
-    names = ["stdin" if name == STDIN else Path(name).name for name in inputs]
+    names = ["stdin" if name == STDIN else text_name(Path(name).name) for name in inputs]
     whole = [unpacked(path, name) for path, name in zip(given, names, strict=True)]
     sources = batch_pairs(whole, names)
     paths = tuple(source.path for source in sources)

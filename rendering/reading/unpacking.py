@@ -118,7 +118,7 @@ def _from_parquet(path: Path, name: str) -> Path:
     import pyarrow.parquet as pq
 
     def write(copy: BinaryIO) -> None:
-        with pq.ParquetFile(path) as table:
+        with path.open("rb") as file, pq.ParquetFile(file) as table:
             open_keys = frozenset[str]().union(*(each.open_keys for each in all_formats()))
             present = only_present(pa.struct(table.schema_arrow), open_keys)
             for batch in table.iter_batches(_BATCH_ROWS):

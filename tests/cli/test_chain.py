@@ -168,4 +168,4 @@ def test_other_settings_in_the_same_directory_are_refused(
 ) -> None:
     refused = tokscore("logprobs", chain.tokens, "-m", tiny_model, "-o", chain.teacher, "--top-k", "6")
     assert refused.returncode == 2
-    assert "holds another run: top-k is 5 there and 6 here" in refused.stderr
+    assert "holds another run: --top-k is 5 there and 6 here" in refused.stderr

@@ -172,7 +172,7 @@ def test_other_settings_are_refused_with_what_differs(
 ) -> None:
     source = MemorySource([sequences(5)])
     score(source, tmp_path, spec)
-    with pytest.raises(UsageError, match=f"{setting.replace('_', '-')} is .* there and {value} here"):
+    with pytest.raises(UsageError, match=f"`{setting}` is .* there and {value} here"):
         score(source, tmp_path, replace(spec, settings=replace(spec.settings, **{setting: value})))
 
 
