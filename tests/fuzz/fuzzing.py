@@ -60,18 +60,18 @@ def mutate_value(value: Any, chance: random.Random, hostile: tuple[Any, ...] = H
     """A JSON value with one thing changed in place: replaced, deleted, doubled, swapped or renamed."""
     found = list(places(value))
     if not found:
-        return chance.choice(hostile)
+        return copy.deepcopy(chance.choice(hostile))
     container, key = chance.choice(found)
     way = chance.random()
     if way < 0.5:
-        container[key] = chance.choice(hostile)
+        container[key] = copy.deepcopy(chance.choice(hostile))
     elif way < 0.65:
         del container[key]
     elif way < 0.8:
         other, other_key = chance.choice(found)
         other[other_key] = copy.deepcopy(container[key])
     elif way < 0.9 and isinstance(container, list):
-        container.insert(key, container[key])
+        container.insert(key, copy.deepcopy(container[key]))
     elif isinstance(container, dict):
         container[chance.choice(found)[1] if chance.random() < 0.5 else f"{key}_"] = container.pop(key)
     return value
