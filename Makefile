@@ -73,7 +73,8 @@ architectures-vllm: env-vllm
 
 FUZZ ?= 1
 fuzz: env-test assets
-	@$(PYTEST_ENV) TOKSCORE_FUZZ=$(FUZZ) .venv/bin/python -m pytest -s -n 2 tests/fuzz
+	@$(PYTEST_ENV) TOKSCORE_FUZZ=$(FUZZ) TOKSCORE_FUZZ_MODEL_FOLDERS=10000 .venv/bin/python -m pytest -n 2 \
+		tests/fuzz tests/scoring/test_model_folders.py
 
 kills: env-test
 	@.venv/bin/python benchmarks/kills.py --kills 200
