@@ -109,7 +109,11 @@ def logprobs(
     manifest = score_manifest(source, spec, selection, max_length)
     if dry_run:
         print_plan(
-            source, form, exact=exact_plan, cost=lambda size: _cost(out, manifest, job, size, tokens_per_s)
+            source,
+            form,
+            exact=exact_plan,
+            on_error=on_error,
+            cost=lambda size: _cost(out, manifest, job, size, tokens_per_s),
         )
         return
     assert out is not None
@@ -142,7 +146,7 @@ def logprobs(
         note(f"stopped: {n_done} of {counted(n_parts, 'part')} are done; run it again for the others.")
         raise
     if summary.n_parts:
-        note_outcome(out, summary.n_failed, summary.n_parts_skipped, summary.n_parts)
+        note_outcome(out, summary.n_parts_skipped, summary.n_parts)
     else:
         note(f"shard {job} has nothing to do: there are only {counted(len(manifest.parts), 'part')}.")
     _note_summary(summary)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from tokscore.dataset.reading import Dataset
     from tokscore.rendering.source import ConversationSource
 
-SHOWN_MESSAGES = 24
 SHOWN_KEYS = 10
 HELP = {"arguments_encoded_twice": "; --messages server shows them as objects"}
 EPILOG = """Examples:
@@ -97,7 +95,7 @@ def render(
         raise UsageError("there is nowhere to write: give -o DIR, or --explain ID to look at a conversation.")
     source = open_conversations(inputs, model, rendering, out, allow_dataset=False)
     if dry_run:
-        print_plan(source, form, exact=exact_plan)
+        print_plan(source, form, exact=exact_plan, on_error=on_error)
         return
     assert isinstance(source, ConversationSource)
     if explain is not None:
@@ -114,7 +112,7 @@ def render(
         )
     if summary.tokenizer_reason is not None:
         note(f"ids were made by {summary.tokenizer}: {summary.tokenizer_reason}.")
-    note_outcome(out, summary.n_failed, summary.n_parts_skipped, summary.n_parts)
+    note_outcome(out, summary.n_parts_skipped, summary.n_parts)
     note_statuses(Dataset(out))
     print_summary(Dataset(out), form, by)
     note(f"wrote {out}")
@@ -151,18 +149,14 @@ def print_summary(dataset: Dataset, form: Format, by: options.By | None) -> None
         return
     if by is not options.By.MESSAGE:
         print_rows(ROLE_COLUMNS, roles, form, title="Tokens by role")
-    if by is options.By.MESSAGE or (by is None and form is Format.TABLE):
-        limit = SHOWN_MESSAGES if by is None else None
-        shown = itertools.islice(messages, limit)
-        rows: Iterable[dict[str, object]] = ({**row, "flags": ", ".join(row["flags"])} for row in shown)
+    if by is options.By.MESSAGE:
+        rows: Iterable[dict[str, object]] = ({**row, "flags": ", ".join(row["flags"])} for row in messages)
         columns: Sequence[Column] = MESSAGE_COLUMNS
         if form is Format.TABLE:
             rows = list(rows)
             has_branches = any(row["branch"] for row in rows)
             columns = [each for each in columns if has_branches or each.key != "branch"]
         print_rows(columns, rows, form, title="Tokens by message")
-        if next(messages, None) is not None:
-            note(f"only the first {limit} messages are shown; --by message shows all.")
 
 
 def _note_flags(flags: FlagCounts) -> None:

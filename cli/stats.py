@@ -13,6 +13,7 @@ from tokscore.cli.options import shared as options
 from tokscore.cli.options.settings import Only, setting_options
 from tokscore.cli.printing import html as page
 from tokscore.cli.printing.console import note
+from tokscore.cli.printing.failures import note_failures
 from tokscore.cli.printing.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.tables import (
@@ -23,7 +24,7 @@ from tokscore.cli.printing.tables import (
     print_json,
     print_rows,
 )
-from tokscore.dataset.choices import LimitCount
+from tokscore.dataset.choices import LimitCount, OnError
 from tokscore.rendering.attribution.settings import RenderSettings
 
 if TYPE_CHECKING:
@@ -80,7 +81,6 @@ _SPANS = (
     Column("n_tokens", "tokens"),
 )
 _UNKNOWN = "(cannot be told)"
-_SHOWN_FAILURES = 3
 _OF_BRANCHES = frozenset({"message_index", "position"})  # which begin again in every branch
 
 
@@ -113,6 +113,10 @@ def stats(
     limit: options.LimitOption = None,
     limit_count: options.LimitCountOption = LimitCount.UNIQUE,
     reading: Annotated[RenderSettings, Only(("input_format", "map"))],
+    on_error: options.OnErrorNoted = OnError.SKIP,
+    partial: Annotated[
+        bool, options.option("--partial", help="Read the finished parts of a run that is not finished.")
+    ] = False,
     html: Html = None,
     html_max_mb: HtmlMaxMb = DEFAULT_MAX_MB,
     form: options.FormatOption = Format.TABLE,
@@ -133,9 +137,11 @@ def stats(
         raise UsageError(
             "--by, --spans and --limit print one report each, the first two of a dataset; give one of them."
         )
+    if partial and (are_files or spans or limit or html):
+        raise UsageError("--partial is for the groups of one dataset; leave it out with anything else.")
     page.check(html)
     if are_files:
-        print_recorded(inputs, limit or [], limit_count, reading, form)
+        print_recorded(inputs, limit or [], limit_count, reading, form, on_error)
         return
     dataset = Path(inputs[0])
     if limit:
@@ -143,7 +149,7 @@ def stats(
     elif spans:
         print_spans(dataset, form)
     else:
-        print_stats(dataset, ",".join(by or ["role"]), form)
+        print_stats(dataset, ",".join(by or ["role"]), form, partial=partial)
     if html is not None:
         page.write_stats(dataset, html, max_mb=html_max_mb)
 
@@ -165,37 +171,51 @@ def _are_files(inputs: Sequence[str]) -> bool:
 
 
 def print_recorded(
-    inputs: list[str], limits: Sequence[str], count: LimitCount, reading: RenderSettings, form: Format
+    inputs: list[str],
+    limits: Sequence[str],
+    count: LimitCount,
+    reading: RenderSettings,
+    form: Format,
+    on_error: OnError,
 ) -> None:
-    """Print counts of trajectories as they were recorded, or which of them would have stopped."""
+    """Print counts of trajectories as they were recorded, or which of them would have stopped.
+
+    Raises:
+        InputError: A record cannot be counted, and errors are not skipped.
+    """
     from tokscore.analytics.trajectories.limit_report import parse_limits
     from tokscore.analytics.trajectories.recorded import RecordedInput
+    from tokscore.rendering.failure_reasons import failure_reasons
     from tokscore.rendering.inputs import expand_patterns
     from tokscore.rendering.reading.formats.mapped import given_format
 
     wanted = parse_limits(limits)
     chosen = given_format(reading.input_format, reading.map)
     recorded = RecordedInput(expand_patterns(inputs), chosen)
-    if limits:
-        print_limit_report(recorded.limited(wanted, count=count), form)
+    report = recorded.limited(wanted, count=count) if limits else None
+    counts = recorded.counts().to_dict() if report is None else {}
+    if recorded.failures and on_error is OnError.FAIL:
+        raise recorded.failures[0].error()
+    if report is not None:
+        print_limit_report(report, form)
     else:
-        counts = recorded.counts().to_dict()
         if form is Format.JSON:
             print_json(counts)
         else:
             print_rows(_RECORDED, [counts], form)
-    for failure in recorded.failures[:_SHOWN_FAILURES]:
-        note(f"not counted: {failure.error()}")
-    if len(recorded.failures) > _SHOWN_FAILURES:
-        note(f"{len(recorded.failures):,} records in all could not be counted.")
+    if recorded.failures:
+        note(f"{counted(len(recorded.failures), 'record')} could not be counted.")
+        note_failures(failure_reasons(recorded.failures))
 
 
-def print_stats(dataset: Path, by: str, form: Format) -> None:
+def print_stats(dataset: Path, by: str, form: Format, *, partial: bool = False) -> None:
     """Print the aggregation of a finished dataset."""
     from tokscore.analytics import group_label, stats_report
     from tokscore.analytics.groups.message_sizes import n_branching
 
-    report = stats_report(dataset, by=by)
+    report = stats_report(dataset, by=by, partial=partial)
+    if partial:
+        _note_parts(dataset)
     note_absent_metadata(report.by, [row.group for row in report.groups])
     if form is Format.JSON:
         print_json(report.to_dict())
@@ -220,6 +240,17 @@ def print_stats(dataset: Path, by: str, form: Format) -> None:
                 f"{counted(n, 'conversation')} with several branches, whose messages count together here; "
                 f"--by branch,{by} tells them apart."
             )
+
+
+def _note_parts(dataset: Path) -> None:
+    """Say how much of a run is there."""
+    from tokscore.dataset.reading import Dataset
+
+    opened = Dataset(dataset, partial=True)
+    if opened.n_parts_missing:
+        n_there = len(opened.manifest.parts)
+        n = n_there + opened.n_parts_missing
+        note(f"warning: partial: {n_there:,} of {counted(n, 'part')} are finished; the numbers are of these.")
 
 
 def _print_coverage(coverage: Coverage) -> None:

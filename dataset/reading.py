@@ -52,10 +52,16 @@ class Dataset:
         root: The directory.
         manifest: Its manifest.
         n_with_tokens: Conversations (or branches) that have tokens.
+        n_parts_missing: Parts that a run has not written yet, of a dataset that is read in part.
     """
 
-    def __init__(self, root: PathName, *, kind: DatasetKind | None = None) -> None:
+    def __init__(self, root: PathName, *, kind: DatasetKind | None = None, partial: bool = False) -> None:
         """Open the dataset at `root`, and check that all its parts are there and belong together.
+
+        Args:
+            root: The directory.
+            kind: Which is expected.
+            partial: Read the parts that are there, of a run that is not finished; `manifest.parts` has these.
 
         Raises:
             InputError: No dataset, or of another kind than asked for; a file is missing, damaged, of another
@@ -69,11 +75,20 @@ class Dataset:
                 + (" (run tokscore logprobs on it first)." if kind is DatasetKind.SCORES else ".")
             )
         missing = [path for path in self.files(self.manifest.kind) if not path.is_file()]
-        if missing:
+        self.n_parts_missing = len(missing)
+        if partial and len(missing) < len(self.manifest.parts):
+            there = [
+                part
+                for part in self.manifest.parts
+                if self.path(self.manifest.kind, part.index) not in missing
+            ]
+            self.manifest = msgspec.structs.replace(self.manifest, parts=there)
+        elif missing:
             raise InputError(
                 f"{root} is not finished: {len(missing)} of {len(self.manifest.parts)} parts are missing, "
                 f"the first is {missing[0].name}.\n"
-                "Run the command that writes it again; it goes on where it stopped."
+                "Run the command that writes it again; it goes on where it stopped. `partial=True` reads the "
+                "parts that are there."
             )
         self._n_rows: dict[tuple[str, int], int] = {}
         self.n_with_tokens = 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tokscore.dataset.tokens import FailedConversation, RenderedConversation
 from tokscore.rendering.conversations.prefix_tree import share
+from tokscore.rendering.failure_reasons import FailureReason, failure_reasons
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,6 +30,7 @@ class PlanSize(NamedTuple):
         n_failed: Records that cannot be used.
         n_read: Sequences that were read to tell; all of them where `is_exact`.
         is_exact: Nothing was estimated.
+        failures: Why records that were read cannot be used, the most frequent first.
     """
 
     n_conversations: int
@@ -38,6 +40,7 @@ class PlanSize(NamedTuple):
     n_failed: int
     n_read: int
     is_exact: bool
+    failures: tuple[FailureReason, ...] = ()
 
 
 def plan_size(source: TokenSource, *, exact: bool = False) -> PlanSize:
@@ -48,7 +51,8 @@ def plan_size(source: TokenSource, *, exact: bool = False) -> PlanSize:
         exact: Read everything; otherwise the first records of up to eight parts stand for the rest.
     """
     parts = source.parts if exact else _sample(source.parts)
-    n_sequences = n_logical = n_unique = n_failed = n_records = 0
+    n_sequences = n_logical = n_unique = n_records = 0
+    failures: list[FailedConversation] = []
     is_whole = len(parts) == len(source.parts)
     for part in parts:
         taken, is_read = _beginning(source.read(part), math.inf if exact else SAMPLED_SEQUENCES)
@@ -58,7 +62,7 @@ def plan_size(source: TokenSource, *, exact: bool = False) -> PlanSize:
         n_sequences += len(sequences)
         n_logical += shared.n_logical
         n_unique += shared.n_unique
-        n_failed += sum(isinstance(item, FailedConversation) for item in taken)
+        failures += [item for item in taken if isinstance(item, FailedConversation)]
         n_records += len({_conversation_id(item) for item in taken})
     factor = 1.0 if is_whole else source.n_conversations / max(n_records, 1)
     return PlanSize(
@@ -66,9 +70,10 @@ def plan_size(source: TokenSource, *, exact: bool = False) -> PlanSize:
         n_sequences=round(n_sequences * factor),
         n_logical_tokens=round(n_logical * factor),
         n_unique_tokens=round(n_unique * factor),
-        n_failed=round(n_failed * factor),
+        n_failed=round(len(failures) * factor),
         n_read=n_sequences,
         is_exact=is_whole,
+        failures=tuple(failure_reasons(failures)),
     )
 
 

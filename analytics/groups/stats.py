@@ -145,7 +145,9 @@ class StatsReport:
         }
 
 
-def stats_report(dataset: PathName, *, by: str | Sequence[str] = "role") -> StatsReport:
+def stats_report(
+    dataset: PathName, *, by: str | Sequence[str] = "role", partial: bool = False
+) -> StatsReport:
     """Counts of a token dataset, and logprob statistics of a score dataset.
 
     Memory does not grow with the number of tokens, and no number depends on how the dataset is divided
@@ -154,13 +156,14 @@ def stats_report(dataset: PathName, *, by: str | Sequence[str] = "role") -> Stat
     Args:
         dataset: Directory of either kind.
         by: The columns that make the groups, as `parse_group_by` takes it: `"role,metadata.source"`.
+        partial: Read the finished parts of a run that is not.
 
     Raises:
         UsageError: `by` is not allowed.
         InputError: No whole dataset, tables that do not belong together, or a score that is NaN or above 0.
     """
     grouping = parse_group_by(by)
-    opened = Dataset(Path(dataset))
+    opened = Dataset(Path(dataset), partial=partial)
     kind = opened.manifest.kind
     counted, whole = count_tokens(opened, grouping)
     sizes, all_sizes = message_sizes(opened, grouping)

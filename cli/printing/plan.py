@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from tokscore.cli.printing.console import note
+from tokscore.cli.printing.failures import note_failures
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.progress import duration
 from tokscore.cli.printing.tables import Column, counted, print_json, print_rows, size_in_words
+from tokscore.dataset.choices import OnError
 
 if TYPE_CHECKING:
     from tokscore.rendering.plan_size import PlanSize
@@ -40,15 +42,20 @@ def print_plan(
     form: Format,
     *,
     exact: bool,
+    on_error: OnError,
     cost: Callable[[PlanSize], PlanCost] | None = None,
 ) -> None:
-    """Print what a run would read and how many tokens that is, for `--dry-run`.
+    """Print what a run would read and how many tokens that is, for `--dry-run`, and end as it would.
 
     Args:
         source: What was planned.
         form: How to print it.
         exact: Read everything to count its tokens, instead of a sample.
+        on_error: What a record that cannot be used does to the run.
         cost: What a run of that size takes.
+
+    Raises:
+        InputError: The run would end with it.
     """
     from tokscore.rendering.plan_size import plan_size
 
@@ -64,7 +71,12 @@ def print_plan(
     columns = (Column("input", "input"), Column("size_bytes", "bytes"), Column("n_parts", "parts"))
     if form is Format.JSON:
         costs = {} if cost is None else cost(size)._asdict()
-        print_json({"inputs": rows, **size._asdict(), **costs})
+        failures = [
+            {"n": each.n, "source": f"{each.first.source_file}:{each.first.source_line}"}
+            | {"path": each.first.path, "reason": each.first.reason, "hint": each.first.hint}
+            for each in size.failures
+        ]
+        print_json({"inputs": rows, **size._asdict(), "failures": failures, **costs})
     else:
         print_rows(columns, rows, form, title=f"Plan: {counted(source.n_conversations, 'conversation')}")
         about = "" if size.is_exact else "about "
@@ -78,7 +90,12 @@ def print_plan(
             note(f"estimated from {counted(size.n_read, 'sequence')}; --exact-plan reads all.")
         if cost is not None:
             _note_cost(cost(size))
+        note_failures(size.failures)
     note("nothing was written (--dry-run).")
+    # What failed when a dataset was rendered ends no run over it.
+    new = [each.first for each in size.failures if not each.first.is_known]
+    if new and (on_error is OnError.FAIL or not size.n_sequences):
+        raise new[0].error()
 
 
 def _note_cost(cost: PlanCost) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokscore.cli.printing.console import note
+from tokscore.cli.printing.failures import note_failures
 from tokscore.cli.printing.tables import counted
 
 if TYPE_CHECKING:
     from tokscore.dataset.reading import Dataset
+    from tokscore.dataset.tokens import FailedConversation
     from tokscore.rendering.attribution.settings import RenderSettings
     from tokscore.rendering.source import ConversationSource, DatasetSource
 
@@ -43,18 +46,33 @@ def note_statuses(dataset: Dataset) -> None:
         note(f"{counted(n, 'conversation')} with the status {status} (see status in docs/columns.md).")
 
 
-def note_outcome(out: Path, n_failed: int, n_parts_skipped: int, n_parts: int) -> None:
-    """Say what was left to do and what failed.
+def note_outcome(out: Path, n_parts_skipped: int, n_parts: int) -> None:
+    """Say what was left to do, and what failed in the parts that are there, for which reasons.
 
     Args:
         out: The dataset.
-        n_failed: Conversations that failed now.
         n_parts_skipped: Parts that were done before.
         n_parts: All parts.
     """
+    from tokscore.rendering.failure_reasons import failure_reasons
+
     if n_parts_skipped == n_parts:
         note(f"{out} was complete already, there was nothing to do.")
     elif n_parts_skipped:
         note(f"{n_parts_skipped:,} of {n_parts:,} parts were done already.")
-    if n_failed:
+    reasons = failure_reasons(_failures(out))
+    if reasons:
+        n_failed = sum(each.n for each in reasons)
         note(f"{counted(n_failed, 'conversation')} failed, listed in {out / 'errors'}.")
+        note_failures(reasons)
+
+
+def _failures(out: Path) -> Iterator[FailedConversation]:
+    """The error rows of the parts of a dataset that are there."""
+    from tokscore.dataset.manifest import read_manifest
+    from tokscore.dataset.reading import read_failures
+    from tokscore.dataset.resuming import finished_parts
+
+    manifest = read_manifest(out)
+    for part in sorted(finished_parts(out, manifest)):
+        yield from read_failures(out, part)

@@ -255,7 +255,7 @@ def test_recorded_ids_are_counted_as_they_are_with_shared_ones_once(
 ) -> None:
     finished = tokscore("stats", write_jsonl(FORKED_RECORD, '{"messages": 3'), "--format", "json")
     assert finished.returncode == 0, finished.stderr
-    assert "not counted: convs.jsonl:2: is not JSON" in finished.stderr
+    assert "1 of 1 failure: convs.jsonl:2: is not JSON" in finished.stderr
     assert json.loads(finished.stdout) == {
         "input_format": "tokens",
         "n_conversations": 1,
