@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from tokscore.analytics.comparison.diff import DiffReport
 from tokscore.analytics.comparison.diff_rows import DiffRow
+from tokscore.analytics.exact.report import PREFIX, ExactReport
 from tokscore.analytics.groups.grouping import Grouping, value_label
 from tokscore.dataset.errors import UsageError, counted
 
@@ -41,6 +42,11 @@ class Gate(NamedTuple):
     metric: str
     sign: str
     value: float
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is about a value over the whole vocabulary."""
+        return self.metric.startswith(PREFIX)
 
 
 class Breach(NamedTuple):
@@ -97,8 +103,13 @@ def parse_gate(text: str, by: Grouping) -> Gate:
     return Gate(text, group, match["metric"], match["sign"], value)
 
 
-def breaches(report: DiffReport, gates: list[Gate]) -> list[Breach]:
+def breaches(report: DiffReport, gates: Sequence[Gate], exact: ExactReport | None = None) -> list[Breach]:
     """The conditions that hold, and those about a number that is not there: a gate does not pass unseen.
+
+    Args:
+        report: The comparison.
+        gates: Conditions on it.
+        exact: The values over the whole vocabulary of the same groups, whose metrics are `exact.NAME`.
 
     Raises:
         UsageError: A group or a metric is not in the report.
@@ -107,11 +118,14 @@ def breaches(report: DiffReport, gates: list[Gate]) -> list[Breach]:
     for gate in gates:
         row = _row(report, gate)
         numbers = dict.fromkeys(report.total.flat()) | row.flat()
+        if exact is not None:
+            of_group = exact.flat_total() if row is report.total else exact.flat_of(row.group)
+            numbers |= dict.fromkeys(exact.total.flat()) | of_group
         if gate.metric not in numbers:
             names = ", ".join(name for name in numbers if not name.startswith("confidence."))
             raise UsageError(f"{gate.text!r}: there is no {gate.metric}; expected one of {names}.")
         number = numbers[gate.metric]
-        if number is None and _is_infinite(row, gate.metric):
+        if number is None and (_is_infinite(row, gate.metric) or numbers.get(f"{gate.metric}_n_infinite")):
             number = math.inf
         if number is None:
             found.append(Breach(gate, None, _why_missing(report, row, gate.metric)))
@@ -133,6 +147,8 @@ def _why_missing(report: DiffReport, row: DiffRow, metric: str) -> str:
     """Why a number is not there; empty where that is not known."""
     if not row.n_tokens:
         return "the group has no tokens that both models scored"
+    if metric.startswith(PREFIX):
+        return "a model rules a token out, or conversations set none"
     if metric.startswith("confidence."):
         if not row.confidence:
             return report.why_unconfident or ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,7 +78,7 @@ def diff(
         options.option(
             "--noise-floor",
             metavar="FILE",
-            help="JSON of tokscore selfcheck; its noise is shown beside the gaps.",
+            help="JSON of tokscore selfcheck; its noise is shown beside the gaps, and --exact allows for it.",
         ),
     ] = None,
     fail_if: Annotated[
@@ -85,13 +86,19 @@ def diff(
         options.option(
             "--fail-if",
             metavar="CONDITION",
-            help="End with exit code 1 where it holds, such as 'role=assistant: gjs_0.5.lower > 0.05', or "
-            "where its number has no value; may be given several times.",
+            help="End with exit code 1 where it holds, such as 'role=assistant: gjs_0.5.lower > 0.05' or "
+            "'exact.summary.mean_kld > 0.1' (--exact), or where its number has no value; may be given "
+            "several times.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        options.option("--out", "-o", metavar="DIR", help="Directory for tokens.parquet and groups.parquet."),
+        options.option(
+            "--out",
+            "-o",
+            metavar="DIR",
+            help="Directory for tokens.parquet and groups.parquet, with --exact exact.parquet too.",
+        ),
     ] = None,
     align: Annotated[
         Align,
@@ -105,6 +112,7 @@ def diff(
     rendering: compare_models.Rendering,
     engine: compare_models.Engine,
     exact: compare_models.Exact = False,
+    summary: compare_models.Summary = None,
     teacher_model: compare_models.TeacherModel = None,
     student_model: compare_models.StudentModel = None,
     details: Annotated[
@@ -127,6 +135,7 @@ def diff(
 
     page.check(html)
     groups = by or ["role"]
+    exact = exact or summary is not None
     is_content = align is Align.CONTENT
     if is_content and any((on, exact, html)):
         raise UsageError(
@@ -147,47 +156,58 @@ def diff(
     from tokscore.analytics import breaches, diff_report, parse_gate, parse_group_by
     from tokscore.analytics.comparison.noise import read_measured_on
     from tokscore.analytics.comparison.provenance import provenance_notes
+    from tokscore.analytics.exact.output import whole_folder, write_exact
     from tokscore.cli.printing.diff import note_confidence, print_report
+    from tokscore.cli.printing.exact import note_infinite, print_exact, print_summary
 
-    if exact and form is Format.CSV:
-        raise UsageError("--exact prints a table of its own, which CSV has no place for; use --format json.")
     gates = [parse_gate(text, parse_group_by(groups)) for text in fail_if or ()]
+    for gate in gates:
+        if gate.is_exact and not exact:
+            raise UsageError(f"{gate.text!r} is about exact values; add --exact.")
     chosen = compare_models.OnOptions(rendering, engine)
     sides = compare_models.open_sides(teacher, student, on or [], chosen)
     sides = sides._replace(
         teacher_model=teacher_model or sides.teacher_model, student_model=student_model or sides.student_model
     )
-    report = diff_report(
-        sides.teacher,
-        sides.student,
-        alpha=alpha or 0.5,
-        by=groups,
-        on_error=on_error,
-        sampled_by=sampled_by,
-        noise_floor=noise_floor,
-        out=out,
-        align=align,
-    )
-    found = breaches(report, gates)
     whole = None
-    if exact:
-        whole = compare_models.exact(
-            sides,
-            report,
+    with ExitStack() as stack:
+        # All of it appears together: exact values may take hours.
+        folder = out if out is None or not exact else stack.enter_context(whole_folder(out))
+        report = diff_report(
+            sides.teacher,
+            sides.student,
+            alpha=alpha or 0.5,
+            by=groups,
             on_error=on_error,
-            trust_remote_code=rendering.trust_remote_code,
+            sampled_by=sampled_by,
             noise_floor=noise_floor,
-        ).report
-    if form is Format.JSON:
+            out=folder,
+            align=align,
+        )
+        found = breaches(report, [gate for gate in gates if not gate.is_exact])
+        if exact:
+            whole, parts = compare_models.exact(
+                sides,
+                report,
+                on_error=on_error,
+                trust_remote_code=rendering.trust_remote_code,
+                noise_floor=noise_floor,
+            )
+            found += breaches(report, [gate for gate in gates if gate.is_exact], whole)
+            if folder is not None:
+                write_exact(folder, report, whole, parts)
+    if whole is not None and summary is not None:
+        print_summary(whole.summary, form)
+    elif form is Format.JSON:
         print_json(report.to_dict() | ({} if whole is None else {"exact": whole.to_dict()}))
     else:
-        print_report(report, form, details=details)
-        if whole is not None:
-            compare_models.print_exact(whole, form)
+        print_report(report, form, exact=whole, details=details)
+        if whole is not None and form is Format.TABLE:
+            print_exact(whole, details=details)
     note_absent_metadata(report.by, [row.group for row in report.groups])
     note_confidence(report)
     if whole is not None:
-        compare_models.note_infinite(whole)
+        note_infinite(whole)
     for n, name in ((report.n_only_teacher, teacher), (report.n_only_student, student)):
         if n:
             note(f"warning: only in {name}, and left out: {counted(n, 'conversation')}.")
@@ -210,7 +230,7 @@ def diff(
         note(f"wrote {out}")
     if html is not None:
         settings = page.DiffSettings(report.alphas[0], noise_floor, on_error)
-        page.write_diff(sides.teacher, sides.student, html, settings, max_mb=html_max_mb)
+        page.write_diff(sides.teacher, sides.student, html, settings, max_mb=html_max_mb, exact=whole)
     for breach in found:
         note(f"failed: {breach}")
     if found:

@@ -61,6 +61,12 @@ class GroupBy(StrEnum):
     CONVERSATION_ID = "conversation_id"
 
 
+class SummaryForm(StrEnum):
+    """A short table of two models over the whole vocabulary, in the terms of another tool."""
+
+    LLAMA = "llama"  # llama.cpp's perplexity tool with --kl-divergence
+
+
 class Metric(StrEnum):
     """The values that a token strip shows."""
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import types
 import typing
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from page_text import NOTICE, UndocumentedError, attributes, table
 
@@ -15,7 +17,10 @@ from tokscore.analytics.comparison.confidence import NamedConfidence
 from tokscore.analytics.comparison.diff_rows import DiffRow, Estimate, Interval
 from tokscore.analytics.comparison.tables import token_schema
 from tokscore.analytics.divergence.measures import intervals, points
-from tokscore.analytics.exact.columns import exact_schema
+from tokscore.analytics.exact.columns import exact_measures, exact_schema
+from tokscore.analytics.exact.moments import Moments
+from tokscore.analytics.exact.report import PREFIX, ExactRow
+from tokscore.analytics.exact.summary import summarise
 from tokscore.analytics.groups.grouping import parse_group_by
 from tokscore.analytics.groups.stats import Percentiles, StatsRow
 from tokscore.dataset import manifest
@@ -98,13 +103,23 @@ def sections() -> Iterator[tuple[str, str, Iterable[Row]]]:
     about = (
         "`diff -o DIR` writes it; one row per group: the columns of `--by`, then these, means per token.\n"
         "`--format csv` has the same names, `--format json` nests what is dotted here. A is an alpha,\n"
-        "MEASURE the name of a measure. `estimate` needs `--sampled-by`. Groups by position and\n"
-        "conversation (`--by position`, `--by conversation_id`) have no `confidence`, nor have more than\n"
-        "200 groups; `--format json` and `csv` have that of all tokens under `total` or `(all)`."
+        "MEASURE the name of a measure. `estimate` needs `--sampled-by`, `exact` needs `--exact`. Groups\n"
+        "by position and conversation (`--by position`, `--by conversation_id`) have no `confidence`, nor\n"
+        "have more than 200 groups; `--format json` and `csv` have that of all tokens under `total` or\n"
+        "`(all)`."
     )
     yield "groups.parquet of diff", about, _groups()
-    about = "`diff --exact` keeps it in the cache and prints where; one row per token."
-    yield "exact values of diff", about, _schema(exact_schema([_ANY_ALPHA]))
+    about = (
+        "`diff --exact -o DIR` writes it; one row per token. The cache holds the same in parts, and `diff`\n"
+        "prints where."
+    )
+    yield "exact.parquet of diff", about, _schema(exact_schema([_ANY_ALPHA]))
+    about = (
+        "`diff --summary llama --format json` prints it, and `diff --exact --format json` under\n"
+        "`exact.summary`; [quantised.md](quantised.md) explains it. An object has `value`, `se_tokens` and\n"
+        "`se_conversations`."
+    )
+    yield "summary of diff", about, _summary()
     about = "`stats --format json` prints one object per group under `groups`, and one under `total`."
     yield "groups of stats", about, _stats()
     about = "`selfcheck --format json` prints it, `-o` writes it; [selfcheck.md](selfcheck.md) has all keys."
@@ -121,7 +136,7 @@ def _named(name: str) -> str:
 
 # Units follow from names; the first pattern that is found counts.
 _UNITS = (
-    (r"^confidence", "as MEASURE"),
+    (r"^(exact\.)?confidence", "as MEASURE"),
     (r"unresolved|total_variation|delta_p", "probability"),
     (r"share|outside|clipped|agreement|effective_sample_size", "share"),
     (r"percentiles|logprob|log_ratio|kl_|gjs|entropy|sequence_(sum|mean)|estimate", "nats"),
@@ -229,6 +244,34 @@ def _groups() -> Iterator[Row]:
             yield from _nested_numbers(hint, row)
         elif row.name not in ("group", "alphas"):
             yield row
+    yield from _exact_groups()
+
+
+def _exact_groups() -> Iterator[Row]:
+    """The columns of `ExactRow.flat`."""
+    for row in _described(ExactRow, PREFIX):
+        name = row.name.removeprefix(PREFIX)
+        if name == "values":
+            for measure in exact_measures([_ANY_ALPHA]):
+                text = f"{measure.meaning}, over the whole vocabulary; null where infinite."
+                yield Row(f"{PREFIX}{_named(measure.name)}", "float", measure.unit, True, text)
+        elif name == "n_infinite":
+            text = "Tokens where this KL is infinite; it has no mean then."
+            yield Row(f"{PREFIX}KL_n_infinite", "int", "tokens", True, text)
+        elif name == "confidence":
+            yield from _numbers(NamedConfidence, f"{PREFIX}confidence.MEASURE.")
+        elif name != "group":
+            yield row
+
+
+def _summary() -> Iterator[Row]:
+    """The keys of `Summary.to_dict`."""
+    zeros: Mapping[Any, float] = defaultdict(float)
+    for figure in summarise(Moments(1, 1, zeros, zeros, zeros), lambda _measure: [np.zeros(1)]).figures:
+        unit = "share" if figure.is_share else "nats" if figure.name.endswith("kld") else ""
+        unit = "probability" if figure.name.endswith("delta_p") else unit
+        has_errors = figure.se_tokens is not None
+        yield Row(figure.name, "object" if has_errors else "float", unit, True, f"{figure.label}.")
 
 
 _UNRESOLVED = "Mass of the mixture on ids that are not known on both sides."

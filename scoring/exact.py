@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 from tokscore.dataset.errors import EngineError, UsageError
+from tokscore.scoring.engines.batching import Batching
+from tokscore.scoring.engines.checkpoint.positions import UNLIMITED_LENGTH
 from tokscore.scoring.engines.child import Child
 from tokscore.scoring.engines.contract import TokenSequence
 from tokscore.scoring.engines.loading import engine_errors
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
     FloatArray = NDArray[np.float64]
 
+# Tokens that are run together, by device: on the CPU few, since nobody hears of them before both are done.
+BATCH_TOKENS = {"cpu": 512, "cuda": 16_384}
 # A block of float64 probabilities stays below this, by device: on the CPU, several fit its cache.
 BLOCK_BYTES = {"cpu": 2**20, "cuda": 512 * 2**20}
 # No probability ratio is known better than this, and its logarithm stays finite.
@@ -89,6 +93,10 @@ class ModelPair:
                 f"the temperatures are {temperatures[0]:g} and {temperatures[1]:g}; expected one for both."
             )
         self.engines = [TransformersEngine(spec, spec.model.max_length) for spec in (teacher, student)]
+        few = Batching(BATCH_TOKENS[str(self.engines[0].details["device"])], UNLIMITED_LENGTH)
+        # A batch that one of them may not run would have it take other positions.
+        mine, theirs = (engine.batching for engine in self.engines)
+        self._batching = mine.within(theirs).within(few)
         self._temperature = temperatures[0]
         self._alphas = tuple(alphas)
 
@@ -100,8 +108,7 @@ class ModelPair:
         """
         teacher, student = self.engines
         chunk_rows = min(teacher.chunk_rows, student.chunk_rows)
-        # A batch that one of them may not run has it take other positions.
-        for batch in teacher.batching.within(student.batching).batches(sequences):
+        for batch in self._batching.batches(sequences):
             with engine_errors(), torch.inference_mode():
                 mine, theirs = (engine.logits(batch, chunk_rows) for engine in self.engines)
                 found = [

@@ -81,11 +81,19 @@ class ExactParts:
                 )
         return table
 
-    def values(self, column: str) -> Iterator[FloatArray]:
-        """One measure of all tokens, a part at a time."""
+    def tables(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """The rows of all tokens, a part at a time; all columns by default.
+
+        Raises:
+            InputError: A part is damaged.
+        """
         for path in sorted(self.folder.glob(part_name(0).replace("00000", "*"))):
             with TableFile(path, self._columns, hint=_AGAIN) as file:
-                yield file.read([column])[column].to_numpy()
+                yield file.read(columns)
+
+    def values(self, column: str) -> Iterator[FloatArray]:
+        """One measure of all tokens, a part at a time; errors as of `tables`."""
+        return (table[column].to_numpy() for table in self.tables([column]))
 
     def _path(self, part: int) -> Path:
         return self.folder / part_name(part)

@@ -18,9 +18,10 @@ from tokscore.analytics.comparison.off_policy import finite
 from tokscore.analytics.comparison.reduction import Group, Reduced, Reduction, reduce_batch
 from tokscore.analytics.divergence.measures import Measure
 from tokscore.analytics.exact.columns import SAME_TOP, exact_measures
+from tokscore.analytics.exact.moments import MEANS, moment_columns, moments_of
 from tokscore.analytics.exact.run import ExactPart, ExactRun
 from tokscore.analytics.exact.stored import StoredGap
-from tokscore.analytics.exact.summary import KEPT, Summary, moment_columns, summarise
+from tokscore.analytics.exact.summary import Summary, summarise
 from tokscore.analytics.groups.grouping import Grouping, GroupKey, group_order, parse_group_by
 from tokscore.analytics.statistics.bootstrap import N_REPLICATES
 from tokscore.analytics.statistics.multiplicity import replicates_for
@@ -139,7 +140,7 @@ def exact_report(run: ExactRun, *, by: str | Sequence[str] = "role") -> ExactRep
     alphas = run.parts.alphas
     sizes = scored_vocab_size(run.teacher), scored_vocab_size(run.student)
     exact = exact_measures(alphas)
-    kept = dict.fromkeys([*(measure.name for measure in exact if measure.is_gap), *KEPT])
+    kept = dict.fromkeys([*(measure.name for measure in exact if measure.is_gap), *MEANS])
     reduction = Reduction(list(kept), grouping)
     for part in run:
         reduction.add(_reduced(part, exact, grouping))
@@ -155,7 +156,7 @@ def exact_report(run: ExactRun, *, by: str | Sequence[str] = "role") -> ExactRep
         sizes[1],
         run.stored[0].gap,
         run.stored[1].gap,
-        summarise(whole, run.parts.values),
+        summarise(moments_of(whole), run.parts.values),
     )
 
 

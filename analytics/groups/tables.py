@@ -10,7 +10,7 @@ import pyarrow as pa
 from tokscore.analytics.groups.grouping import Grouping, GroupKey
 from tokscore.dataset.schema import TOKENS
 
-# Counts, whose names do not say so; every `n_...` is one as well.
+# Counts, whose names do not say so; every `n_...` and `..._n_infinite` is one as well.
 _COUNTS = ("tokens_per_message_min", "tokens_per_message_max", "tokens_per_message_p95")
 
 
@@ -36,7 +36,8 @@ def _type_of(name: str) -> pa.DataType:
     last = name.rpartition(".")[2]
     if last.startswith("is_"):
         return pa.bool_()
-    return pa.int64() if last.startswith("n_") or name in _COUNTS else pa.float64()
+    is_count = last.startswith("n_") or last.endswith("_n_infinite") or name in _COUNTS
+    return pa.int64() if is_count else pa.float64()
 
 
 def _group_columns(by: Grouping, keys: Sequence[GroupKey]) -> dict[str, pa.Array]:

@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 from tokscore.analytics.comparison.diff_rows import row_of
 from tokscore.analytics.comparison.noise import NoiseFloor, read_noise_floor
+from tokscore.analytics.exact.report import ExactReport
 from tokscore.analytics.report.charts import chart_library, check_available
 from tokscore.analytics.report.collecting import PageContents, collect, vocabulary_of
+from tokscore.analytics.report.exact_tables import exact_tables
 from tokscore.analytics.report.page import Page
 from tokscore.analytics.report.reading import ComparedDatasets, open_scores, read_batches
 from tokscore.analytics.report.summary import facts_table, group_tables, histogram_table, models_table
@@ -51,6 +53,7 @@ def write_diff_report(
     max_mb: float = DEFAULT_MAX_MB,
     noise_floor: Path | str | None = None,
     on_error: OnError | str = OnError.FAIL,
+    exact: ExactReport | None = None,
 ) -> ReportSize:
     """Write the comparison of two score datasets as one HTML file that loads nothing else.
 
@@ -65,6 +68,7 @@ def write_diff_report(
         max_mb: Limit of the file in megabytes.
         noise_floor: JSON of `tokscore selfcheck`.
         on_error: Whether a bad conversation ends the run or is left out.
+        exact: The values over the whole vocabulary, of the same datasets.
 
     Raises:
         UsageError: alpha or the limit is not allowed, or the extra `report` is not installed.
@@ -100,6 +104,7 @@ def write_diff_report(
     tables = [
         models_table(datasets),
         facts_table(facts),
+        *(() if exact is None else exact_tables(exact)),
         *group_tables(found.totals, alpha=alpha),
         histogram_table(found.totals, has_student=True),
     ]

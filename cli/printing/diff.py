@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from tokscore.analytics import DiffReport, DiffRow, Interval, MismatchReport
     from tokscore.analytics.comparison.off_policy import OffPolicy
+    from tokscore.analytics.exact.report import ExactReport
 
 _ALL = "(all)"
 _OFF_POLICY = (
@@ -48,12 +49,15 @@ _UNITS = (
 _CONFIDENCE = "95 % confidence, from resampling conversations"
 
 
-def print_report(report: DiffReport, form: Format, *, details: bool = False) -> None:
+def print_report(
+    report: DiffReport, form: Format, *, exact: ExactReport | None = None, details: bool = False
+) -> None:
     """Print a comparison as tables or CSV.
 
     Args:
         report: The comparison.
         form: Table or CSV.
+        exact: Values over the whole vocabulary, which are further columns of CSV.
         details: Print all tables, not only the first.
     """
     rows = [*zip(_labels(report), report.groups, strict=True), (_all_label(report), report.total)]
@@ -65,6 +69,9 @@ def print_report(report: DiffReport, form: Format, *, details: bool = False) -> 
     if form is Format.CSV:
         # In CSV an upper limit that is not there is empty, and so is what a group does not have.
         flat = [row.flat() for _, row in rows]
+        if exact is not None:
+            whole = [*(exact.flat_of(row.group) for row in report.groups), exact.total.flat()]
+            flat = [numbers | more for numbers, more in zip(flat, whole, strict=True)]
         keys = list(dict.fromkeys(key for values in flat for key in values))
         columns = [Column("group", "group"), *(Column(key, key) for key in (*keys, *noise_floor))]
         names = [", ".join(label.values()) for label, _ in rows]

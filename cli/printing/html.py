@@ -12,6 +12,7 @@ from tokscore.cli.printing.tables import counted
 from tokscore.dataset.errors import UsageError
 
 if TYPE_CHECKING:
+    from tokscore.analytics.exact.report import ExactReport
     from tokscore.analytics.report import ReportSize
 
 DEFAULT_MAX_MB = 25.0
@@ -55,11 +56,19 @@ class DiffSettings(NamedTuple):
     on_error: str
 
 
-def write_diff(teacher: Path, student: Path, path: Path, settings: DiffSettings, *, max_mb: float) -> None:
-    """Write the report of a comparison and say what is in it."""
+def write_diff(
+    teacher: Path,
+    student: Path,
+    path: Path,
+    settings: DiffSettings,
+    *,
+    max_mb: float,
+    exact: ExactReport | None = None,
+) -> None:
+    """Write the report of a comparison, with exact values where they are known, and say what is in it."""
     from tokscore.analytics.report import write_diff_report
 
-    _say(path, write_diff_report(teacher, student, path, max_mb=max_mb, **settings._asdict()))
+    _say(path, write_diff_report(teacher, student, path, max_mb=max_mb, exact=exact, **settings._asdict()))
 
 
 def write_stats(dataset: Path, path: Path, *, max_mb: float) -> None:

@@ -35,7 +35,13 @@ class ProgressLine:
 
     def __enter__(self) -> Self:
         if is_terminal(stderr=True):
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.progress import (
+                BarColumn,
+                Progress,
+                TextColumn,
+                TimeElapsedColumn,
+                TimeRemainingColumn,
+            )
 
             from tokscore.cli.printing.styled import StyledConsole
 
@@ -43,6 +49,7 @@ class ProgressLine:
                 TextColumn("{task.description}"),
                 BarColumn(),
                 TextColumn("{task.fields[text]}"),
+                TimeElapsedColumn(),  # moves while nothing is done, too
                 TimeRemainingColumn(),
                 console=StyledConsole(stderr=True),
             )

@@ -12,8 +12,7 @@ from tokscore.cli.options import shared
 from tokscore.cli.options.settings import Only
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.progress import ProgressLine
-from tokscore.cli.printing.tables import Column, counted, print_rows
-from tokscore.dataset.choices import OnError
+from tokscore.dataset.choices import OnError, SummaryForm
 from tokscore.rendering.attribution.settings import RenderSettings
 from tokscore.scoring.engines.settings import EngineSettings
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from tokscore.analytics.exact.parts import ExactParts
     from tokscore.analytics.exact.report import ExactReport
     from tokscore.analytics.exact.run import CompareTokens
-    from tokscore.cli.printing.output_format import Format
     from tokscore.dataset.manifest import Manifest
     from tokscore.scoring.engines.spec import EngineSpec
 
@@ -50,6 +48,14 @@ Exact = Annotated[
     bool,
     shared.option(
         "--exact", help="Add the values over the whole vocabulary, with both models run by transformers."
+    ),
+]
+Summary = Annotated[
+    SummaryForm | None,
+    shared.option(
+        "--summary",
+        help="Print only the table by which quantised models are judged, TEACHER being the base: what "
+        "llama.cpp prints with --kl-divergence. Needs what --exact needs.",
     ),
 ]
 TeacherModel = Annotated[
@@ -316,56 +322,3 @@ def _spec(side: str, model: str | None, manifest: Manifest, *, trust_remote_code
             f"{spec.identity.sha256[:12]}, {identity.name} has {identity.sha256[:12]}."
         )
     return spec
-
-
-def print_exact(report: ExactReport, form: Format) -> None:
-    """Print the means of every group."""
-    from tokscore.analytics import group_label
-    from tokscore.cli.printing.diff import shown_limits
-
-    columns = [
-        Column("group", report.by.value),
-        Column("n_tokens", "tokens"),
-        *(Column(measure.name, measure.heading) for measure in report.measures),
-    ]
-    named = [*((group_label(row.group, report.by), row) for row in report.groups), ("(all)", report.total)]
-    rows = [{**row.to_dict(), "group": label} for label, row in named]
-    print_rows(columns, rows, form, title="Exact, over the whole vocabulary (mean per token in nats)")
-    limits = [
-        {
-            "group": label,
-            "n_conversations": row.confidence[0].n_conversations,
-            **{each.name: shown_limits(each.lower, each.upper) for each in row.confidence},
-        }
-        for label, row in named
-        if any(each.lower is not None for each in row.confidence)
-    ]
-    if limits:
-        columns = [
-            columns[0],
-            Column("n_conversations", "conversations"),
-            *(column for column in columns[1:] if column.key in limits[0]),
-        ]
-        print_rows(columns, limits, form, title="Exact, 95 % confidence from resampling conversations")
-
-
-def note_infinite(report: ExactReport) -> None:
-    """Say at how many tokens a KL is infinite, and why."""
-    headings = {measure.name: measure.heading for measure in report.measures}
-    sizes = {"teacher": report.teacher_vocab_size, "student": report.student_vocab_size}
-    for first, second in (("teacher", "student"), ("student", "teacher")):
-        name = f"kl_{first}_{second}"
-        n_infinite = report.total.n_infinite[name]
-        if not n_infinite:
-            continue
-        reason = f"there the {second} rules out ids that the {first} allows."
-        if sizes[first] > sizes[second]:
-            reason = (
-                f"the {first} has {sizes[first]:,} ids and the {second} {sizes[second]:,}, and those that "
-                f"only the {first} has are impossible for the {second}. Nothing is renormalised; the other "
-                "KL, GJS and TV stay finite there."
-            )
-        note(
-            f"{headings[name]} is infinite at {n_infinite:,} of {counted(report.total.n_tokens, 'token')}, "
-            f"and has no mean where such tokens are: {reason}"
-        )

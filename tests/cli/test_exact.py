@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
+import os
+import pty
+import re
 import shutil
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,8 +24,10 @@ from typer.testing import CliRunner
 
 from tests.analytics.exact.pairs import Pair, score_pair, write_conversations
 from tests.rewriting import rewrite
+from tokscore.analytics.exact.report import exact_report
 from tokscore.cli.app import app
-from tokscore.dataset.errors import TokscoreError
+from tokscore.dataset.errors import InputError, TokscoreError, UsageError
+from tokscore.dataset.reading import Dataset
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -85,6 +96,189 @@ def test_the_same_alpha_twice_is_one(pair: Pair) -> None:
     arguments = (pair.teacher, pair.student, *models(pair), "--exact", "--alpha", "0.3", "--alpha", "0.3")
     names = [name for name in diff(*arguments)["exact"]["total"] if name.startswith("gjs")]
     assert names == ["gjs_0.3"]
-    table = invoke(*arguments).stdout.partition("Exact, 95 %")[2]
-    (header,) = [line for line in table.splitlines()[1:] if "conversations" in line]
+    table = invoke(*arguments, "--details").stdout.partition("Exact, 95 %")[2]
+    header = next(line for line in table.splitlines()[1:] if "conversations" in line)
     assert header.split().count("GJS") == 1
+
+
+def exact_arguments(pair: Pair) -> tuple[str | Path, ...]:
+    return (pair.teacher, pair.student, *models(pair), "--exact")
+
+
+@pytest.fixture
+def report(pair: Pair) -> Any:
+    return diff(*exact_arguments(pair))
+
+
+def test_csv_has_the_exact_values_as_further_columns(pair: Pair, report: Any) -> None:
+    rows = list(csv.DictReader(io.StringIO(invoke(*exact_arguments(pair), "--format", "csv").stdout)))
+    assert len(rows) == len(report["groups"]) + 1
+    total = report["exact"]["total"]
+    assert float(rows[-1]["exact.kl_teacher_student"]) == total["kl_teacher_student"]
+    limits = total["confidence"]["gjs_0.5"]
+    assert float(rows[-1]["exact.confidence.gjs_0.5.upper"]) == limits["upper"]
+    for row, group in zip(rows, report["exact"]["groups"], strict=False):
+        assert float(row["exact.n_tokens"]) == group["n_tokens"]
+        assert row["exact.gjs_0.5"] == ("" if group["gjs_0.5"] is None else str(group["gjs_0.5"]))
+        assert row["gjs_0.5.lower"]
+
+
+def test_out_has_the_exact_values_by_group_and_by_token(pair: Pair, report: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    invoke(*exact_arguments(pair), "-o", out)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "exact.parquet",
+        "groups.parquet",
+        "tokens.parquet",
+    ]
+    groups, tokens, exact = (
+        pl.read_parquet(out / f"{name}.parquet") for name in ("groups", "tokens", "exact")
+    )
+    for row, group in zip(groups.to_dicts(), report["exact"]["groups"], strict=True):
+        assert row["exact.kl_teacher_student"] == group["kl_teacher_student"]
+        assert row["exact.kl_teacher_student_n_infinite"] == group["kl_teacher_student_n_infinite"]
+    page = (Path(__file__).parents[2] / "docs/columns.md").read_text(encoding="utf-8")
+    for name in (*exact.columns, *(name for name in groups.columns if name.startswith("exact."))):
+        name = re.sub(r"confidence\.(.+)\.", "confidence.MEASURE.", name.replace("_0.5", "_A"))
+        assert f"| `{re.sub('kl_[a-z_]+_n_infinite', 'KL_n_infinite', name)}` |" in page
+    keys = ["conversation_id", "branch", "position", "token_id"]
+    assert exact.select(keys).equals(tokens.select(keys))
+    assert (exact["gjs_0.5"] >= tokens["gjs_0.5_lower"] - 1e-9).all()
+    assert (exact["gjs_0.5"] <= tokens["gjs_0.5_upper"] + 1e-9).all()
+    assert exact["kl_teacher_student"].mean() == pytest.approx(report["exact"]["total"]["kl_teacher_student"])
+
+
+@pytest.mark.parametrize("existing", ["a file in it", "nothing in it"])
+def test_out_appears_whole_or_not_at_all(pair: Pair, tmp_path: Path, existing: str) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    if existing == "a file in it":
+        (out / "mine").touch()
+        with pytest.raises(UsageError, match="out is not empty; expected a new directory"):
+            invoke(*exact_arguments(pair), "-o", out)
+        return
+    swapped = (pair.teacher, pair.student, "--teacher-model", pair.student_model, "--exact")
+    with pytest.raises(InputError, match="is not the model that scored the teacher's dataset"):
+        invoke(*swapped, "--student-model", pair.student_model, "-o", out)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["out"]
+    invoke(*exact_arguments(pair), "-o", out)
+    assert (out / "exact.parquet").is_file()
+
+
+@pytest.mark.parametrize(
+    ("condition", "found"),
+    [
+        ("exact.kl_teacher_student > {kl_teacher_student}", None),
+        ("exact.kl_teacher_student >= {kl_teacher_student}", "{kl_teacher_student:.6g}"),
+        ("role=assistant: exact.gjs_0.5 >= 0", "{gjs_0.5:.6g}"),
+        ("exact.summary.mean_kld < 0.01", None),
+        ("exact.summary.mean_kld.se_conversations > 0", "{se:.6g}"),
+        ("exact.confidence.gjs_0.5.upper < 1", "{upper:.6g}"),
+    ],
+)
+def test_a_gate_on_exact_values(pair: Pair, report: Any, condition: str, found: str | None) -> None:
+    exact = report["exact"]
+    group = next(row for row in exact["groups"] if row["group"] == "assistant")
+    numbers = {
+        "kl_teacher_student": exact["total"]["kl_teacher_student"],
+        "se": exact["summary"]["mean_kld"]["se_conversations"],
+        "upper": exact["total"]["confidence"]["gjs_0.5"]["upper"],
+    }
+    fill = {"{gjs_0.5:.6g}": f"{group['gjs_0.5']:.6g}"}
+    condition = condition.replace("{kl_teacher_student}", repr(numbers["kl_teacher_student"]))
+    finished = CliRunner().invoke(app, ["diff", *map(str, exact_arguments(pair)), "--fail-if", condition])
+    assert finished.exit_code == (0 if found is None else 1), finished.output
+    if found is not None:
+        value = fill.get(found) or found.format(**numbers)
+        assert f"failed: {condition} (it is {value})" in finished.stderr
+
+
+def test_a_gate_on_exact_values_needs_them(pair: Pair, cache: Path) -> None:
+    with pytest.raises(UsageError, match="is about exact values; add --exact"):
+        invoke(pair.teacher, pair.student, "--fail-if", "exact.gjs_0.5 > 1")
+    with pytest.raises(UsageError, match=r"there is no exact\.gjs; expected one of .*exact\.gjs_0\.5"):
+        invoke(*exact_arguments(pair), "--fail-if", "exact.gjs > 1")
+
+
+def test_the_page_has_the_exact_values(pair: Pair, report: Any, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    invoke(*exact_arguments(pair), "--html", page)
+    html = page.read_text(encoding="utf-8")
+    assert "Exact values by role, over the whole vocabulary" in html
+    total = report["exact"]["total"]
+    assert f"<td>{total['kl_teacher_student']:.4f}</td>" in html
+    assert '<th scope="row" class="text">99.9% KLD</th>' in html
+    assert f"<td>{report['exact']['summary']['p99_9_kld']:.6f}</td>" in html
+
+
+def test_the_summary_is_printed_alone(pair: Pair, report: Any) -> None:
+    arguments = (pair.teacher, pair.student, *models(pair), "--summary", "llama")
+    finished = invoke(*arguments)
+    figures = report["exact"]["summary"]
+    text = finished.stdout
+    assert "GJS" not in text
+    mean = figures["mean_kld"]
+    line = next(line for line in text.splitlines() if "Mean KLD" in line)
+    assert line.split()[2:] == [f"{mean[name]:.6f}" for name in ("value", "se_tokens", "se_conversations")]
+    line = next(line for line in text.splitlines() if "Same top p" in line)
+    assert line.split()[3] == f"{100 * figures['same_top_p']['value']:.3f}"
+    assert "base is the first model, Q the second" in finished.stderr
+    assert diff(*arguments) == figures
+    rows = list(csv.DictReader(io.StringIO(invoke(*arguments, "--format", "csv").stdout)))
+    assert [row["name"] for row in rows] == list(figures)[2:]
+    assert float(rows[0]["value"]) == figures["mean_ppl_q"]["value"]
+
+
+def test_exact_prints_the_summary_last(pair: Pair) -> None:
+    text = invoke(*exact_arguments(pair)).stdout
+    titles = [
+        "Exact, over the whole vocabulary",
+        "Perplexity statistics",
+        "KL divergence statistics",
+        "Same top p",
+    ]
+    places = [text.index(title) for title in titles]
+    assert places == sorted(places)
+
+
+def test_stored_logprobs_are_noted(pair: Pair, report: Any) -> None:
+    stored = report["exact"]["stored_logprobs"]
+    assert stored["teacher"]["n_tokens"] == report["total"]["n_tokens"]
+    assert 0 <= stored["student"]["mean"] <= stored["student"]["max"] < 2e-4
+    assert "the student's stored logprobs differ from these by" in invoke(*exact_arguments(pair)).stderr
+
+
+def test_the_progress_of_a_run_is_told_at_least_every_512_tokens(pair: Pair, tmp_path: Path) -> None:
+    seen = [0]
+    exact_report(pair.run(tmp_path, progress=lambda _done, _total, n_run: seen.append(n_run)))
+    longest = max(place.n_tokens for place in Dataset(pair.teacher).places())
+    assert max(np.diff(seen)) <= longest
+    assert longest <= 512
+
+
+@pytest.mark.slow
+@pytest.mark.model
+def test_a_terminal_hears_of_a_run_every_two_seconds(
+    teacher_model: Path, student_model: Path, tmp_path: Path, cache: Path
+) -> None:
+    """On the real pair, from the first word about it on."""
+    lines = tmp_path / "convs.jsonl"
+    lines.write_text(json.dumps({"messages": [{"role": "user", "content": "one two three " * 400}]}) + "\n")
+    scored = score_pair(tmp_path, lines, teacher_model, student_model)
+    command = ["diff", *exact_arguments(scored)]
+    child, terminal = pty.fork()
+    if not child:
+        os.execv(sys.executable, [sys.executable, "-m", "tokscore.cli.main", *map(str, command)])
+    times: list[float] = []
+    text = b""
+    while True:
+        try:
+            piece = os.read(terminal, 65_536)
+        except OSError:  # the other end is closed
+            break
+        text += piece
+        if b"comparing" in text and b"exact values of every token" not in text:
+            times.append(time.monotonic())
+    assert os.waitpid(child, 0)[1] == 0, text.decode()
+    assert len(times) > 20
+    assert max(np.diff(times)) < 2.0

@@ -53,8 +53,8 @@ def score_pair(folder: Path, lines: Path, teacher: Path, student: Path, **settin
     return Pair(folder / "teacher", folder / "student", teacher, student)
 
 
-def write_conversations(path: Path) -> Path:
-    """A dozen short ones, of two topics."""
+def write_conversations(path: Path, n: int = N_CONVERSATIONS) -> Path:
+    """Short ones, of two topics."""
     records = [
         {
             "id": f"c{index}",
@@ -64,7 +64,7 @@ def write_conversations(path: Path) -> Path:
             ],
             "metadata": {"topic": "greeting" if index < 4 else "weather"},
         }
-        for index in range(N_CONVERSATIONS)
+        for index in range(n)
     ]
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return path
