@@ -1,11 +1,12 @@
 """Time of attributed rendering, against plain `apply_chat_template(tokenize=True)`.
 
     python benchmarks/rendering.py --tokenizer DIR --template FILE
+    python benchmarks/rendering.py --tokenizer DIR --template FILE --library tokenizers
     python benchmarks/rendering.py --tokenizer DIR --template FILE --megabytes 150
 
-The first prints times and ratios of one run, medians of interleaved rounds; the second renders a file of that
-size with all cores and prints how much memory the processes took (Linux). Where the package `renderers` is
-installed, its generic renderer is timed too.
+The first two print times and ratios of one run, medians of interleaved rounds; the third renders a file of
+that size with all cores and prints how much memory the processes took (Linux). Where the package `renderers`
+is installed, its generic renderer is timed too.
 """
 
 from __future__ import annotations
@@ -104,8 +105,8 @@ def print_times(title: str, times: dict[str, Took], n_units: int, baseline: str)
 class Setup:
     """One tokenizer with its template, and the ways to render with it."""
 
-    def __init__(self, tokenizer: str, template: Path) -> None:
-        self.tokenizer = ChatTokenizer(tokenizer, template=template.read_text("utf-8"))
+    def __init__(self, tokenizer: str, template: Path, library: str) -> None:
+        self.tokenizer = ChatTokenizer(tokenizer, template=template.read_text("utf-8"), library=library)
         self.renderers = {verify: Renderer(self.tokenizer, verify=verify) for verify in Verify}
 
     def plain(self, conversations: Sequence[Conversation]) -> None:
@@ -134,9 +135,15 @@ class Setup:
 _SETUP: list[Setup] = []
 
 
-def _start_worker(tokenizer: str, template: Path) -> None:
+def one_thread() -> None:
+    """Let one thread make the tokens of a process, whatever the library."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _SETUP.append(Setup(tokenizer, template))
+    os.environ["RAYON_NUM_THREADS"] = "1"
+
+
+def _start_worker(tokenizer: str, template: Path, library: str) -> None:
+    one_thread()
+    _SETUP.append(Setup(tokenizer, template, library))
 
 
 def _render_in_worker(conversations: Sequence[Conversation]) -> None:
@@ -145,15 +152,16 @@ def _render_in_worker(conversations: Sequence[Conversation]) -> None:
 
 def measure_times(arguments: argparse.Namespace) -> None:
     """Print the cost of conversations of both lengths, its growth, and the peer's."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # in one process, tokens are made by one thread
-    setup = Setup(arguments.tokenizer, arguments.template)
+    one_thread()
+    setup = Setup(arguments.tokenizer, arguments.template, arguments.library)
+    print(f"ids by {setup.tokenizer.ids.made_by}")
     long, short = agent_conversation(60), short_conversations(400)
     cores = all_cores()
     with ProcessPoolExecutor(
         cores,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_worker,
-        initargs=(arguments.tokenizer, arguments.template),
+        initargs=(arguments.tokenizer, arguments.template, arguments.library),
     ) as pool:
 
         def on_all_cores(conversations: list[Conversation]) -> None:
@@ -263,6 +271,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("--tokenizer", required=True, help="directory or hub id")
     parser.add_argument("--template", type=Path, required=True, help="chat template, such as Qwen3's")
+    parser.add_argument("--library", choices=("fastokens", "tokenizers"), default="fastokens")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--megabytes", type=int, help="measure memory on a file of this size instead")
     chosen = parser.parse_args()

@@ -91,6 +91,9 @@ class TokenBytes:
     def __init__(self, contents: Sequence[bytes | None]) -> None:
         self.contents = tuple(contents)
         self._lengths = np.array([len(content or b"") for content in contents], np.int64)
+        self._starts = np.cumsum(self._lengths) - self._lengths
+        self._bytes = np.frombuffer(b"".join(content or b"" for content in contents), np.uint8)
+        self._is_known = np.array([content is not None for content in contents], bool)
 
     def spans(self, text: str, token_ids: NDArray[np.int32]) -> CharacterSpans | None:
         """Where each token lies in `text`; None unless the bytes of all tokens together are exactly the text.
@@ -98,11 +101,13 @@ class TokenBytes:
         Tokens that hold parts of one character all cover it.
         """
         raw = text.encode()
-        if not self._spell(raw, token_ids):
+        if token_ids.max(initial=-1) >= len(self._lengths) or not self._is_known[token_ids].all():
             return None
         lengths = self._lengths[token_ids]
-        stops = np.cumsum(lengths)
+        stops = lengths.cumsum()
         starts = stops - lengths
+        if not self._spell(raw, token_ids, starts, lengths):
+            return None
         if len(raw) == len(text):
             return CharacterSpans(starts, stops)
         if not lengths.all():
@@ -111,15 +116,22 @@ class TokenBytes:
         character = np.cumsum(opens_character, dtype=np.int64)  # counted from 1
         return CharacterSpans(character[starts] - 1, character[stops - 1])
 
-    def _spell(self, raw: bytes, token_ids: NDArray[np.int32]) -> bool:
-        position = 0
+    def _spell(
+        self,
+        raw: bytes,
+        token_ids: NDArray[np.int32],
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+    ) -> bool:
+        """Whether the bytes of the tokens, put at these places, are all of `raw`."""
+        if len(raw) != (int(starts[-1] + lengths[-1]) if len(starts) else 0):
+            return False
+        expected = np.frombuffer(raw, np.uint8)
         for i in range(0, len(token_ids), _CHECKED_TOKENS):
-            ids = token_ids[i : i + _CHECKED_TOKENS].tolist()
-            try:
-                chunk = b"".join(map(self.contents.__getitem__, ids))  # type: ignore[arg-type]
-            except (TypeError, IndexError):  # an id without known bytes
+            chosen = slice(i, i + _CHECKED_TOKENS)
+            first = int(starts[i])
+            shifts = (self._starts[token_ids[chosen]] - starts[chosen] + first).repeat(lengths[chosen])
+            found = self._bytes[shifts + np.arange(len(shifts))]
+            if not np.array_equal(found, expected[first : first + len(shifts)]):
                 return False
-            if not raw.startswith(chunk, position):
-                return False
-            position += len(chunk)
-        return position == len(raw)
+        return True

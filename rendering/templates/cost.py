@@ -21,7 +21,7 @@ _MAX_SORTED = 2**18  # items
 _SMALL = 2**20
 _ENDLESS = 2**62
 _LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
-_FROM_THE_COMPILER = frozenset({"_loop_vars", "_block_vars"})
+FROM_THE_COMPILER = frozenset({"_loop_vars", "_block_vars"})
 _NUMBER = re.compile(r"\d+")
 
 
@@ -31,9 +31,10 @@ def check_operands(operator: str, left: Any, right: Any) -> None:  # Any: templa
     Raises:
         TemplateLimitError: It goes beyond the limits of the running template.
     """
-    for value in (left, right):
-        if isinstance(value, int) and value.bit_length() > _MAX_BITS:
-            _refuse_number()
+    if isinstance(left, int) and left.bit_length() > _MAX_BITS:
+        _refuse_number()
+    if isinstance(right, int) and right.bit_length() > _MAX_BITS:
+        _refuse_number()
     if operator == "*":
         for times, repeated in ((left, right), (right, left)):
             if isinstance(times, int) and isinstance(repeated, (str, bytes)):
@@ -73,7 +74,7 @@ def check_format(template: str, mark: str, arguments: Sequence[Any]) -> None:  #
 def check_method(owner: str | int, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Refuse a method of a string or number whose result or cost would be too large."""
     if (estimate := _METHODS.get(name)) is not None:
-        named = {key: value for key, value in kwargs.items() if key not in _FROM_THE_COMPILER}
+        named = {key: value for key, value in kwargs.items() if key not in FROM_THE_COMPILER}
         _check_estimate(estimate, owner, *args, **named)
 
 

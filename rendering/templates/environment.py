@@ -20,6 +20,7 @@ from jinja2.utils import _PassArg
 
 from tokscore.rendering.templates.compiler import TrackingGenerator
 from tokscore.rendering.templates.cost import (
+    FROM_THE_COMPILER,
     GROWING_FILTERS,
     check_filter,
     check_format,
@@ -104,6 +105,11 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {  # Any: template value
     "in": lambda left, right: left in right,
     "notin": lambda left, right: left not in right,
 }
+_DICT_ATTRIBUTES = frozenset(dir(dict))
+# Those that the sandbox gives as they are.
+_STRING_METHODS = frozenset(
+    name for name in dir(str) if not name.startswith("_") and name not in ("format", "format_map")
+)
 _LOOP_NUMBERS = frozenset({"index", "index0", "first", "last", "length"})
 
 
@@ -174,7 +180,7 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
             variables: Loop variables around the statement, outermost first.
             in_macro: It prints into what a macro returns; who prints that decides, unless a loop does.
         """
-        text = track(value)
+        text = value if type(value) is TrackedStr else track(value)
         runs = text._runs
         if not runs:
             return text
@@ -272,6 +278,11 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
             read(owner, *args)
             if name == "join" and not isinstance(owner, TrackedStr):
                 obj = track(owner).join
+            if type(owner) is TrackedStr and name in _STRING_METHODS:
+                named = {key: value for key, value in kwargs.items() if key not in FROM_THE_COMPILER}
+                result = obj(*args, **named)
+                take_result(result)
+                return result
         result = super().call(context, obj, *args, **kwargs)
         take_result(result)
         return result
@@ -301,12 +312,24 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
         return super().call_test(name, value, *args, **kwargs)
 
     def getattr(self, obj: Any, attribute: str) -> Any:  # Any: template values
-        """As in jinja2, without the detour for keys of input objects, which templates ask for most."""
+        """As in jinja2, without the detour for what templates ask for most and the sandbox always allows."""
         kind = type(obj)
-        if kind is TrackedDict and attribute in obj and not hasattr(dict, attribute):
-            return obj[attribute]
-        if kind is LoopContext and attribute in _LOOP_NUMBERS:
-            return getattr(obj, attribute)
+        if kind is TrackedDict:
+            if attribute not in _DICT_ATTRIBUTES:
+                if attribute in obj:
+                    return obj[attribute]
+                if not attribute.startswith("_"):
+                    return self.undefined(obj=obj, name=attribute)
+        elif kind is TrackedStr:
+            if attribute in _STRING_METHODS:
+                return getattr(obj, attribute)
+        elif kind is LoopContext:
+            if attribute in _LOOP_NUMBERS:
+                return getattr(obj, attribute)
+        elif kind is TemplateNamespace and not attribute.startswith("_"):
+            value = getattr(obj, attribute, None)
+            if value is not None and not callable(value):
+                return value
         return super().getattr(obj, attribute)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:  # Any: as in jinja2
@@ -395,6 +418,9 @@ def _guarded_test(apply: Any) -> Callable[..., Any]:  # Any: template values
     @wraps(apply)
     def guarded(*args: Any, **kwargs: Any) -> Any:  # Any: template values
         values = args[n_passed:]
+        if len(values) == 1 and not kwargs:
+            read(values[0])
+            return apply(*args)
         if len(values) > 1:
             check_search(*values[:2])
         for value in values:

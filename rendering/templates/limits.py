@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from time import thread_time
+from time import perf_counter, thread_time
 from typing import NamedTuple
 
 from tokscore.dataset.errors import ConversationError
@@ -54,18 +54,28 @@ class TemplateUsage:
         next_look: So many of them call for a `look`.
     """
 
-    __slots__ = ("_allowed", "_deadline", "_limits", "_n_read", "_n_steps", "n_characters", "next_look")
+    __slots__ = (
+        "_allowed",
+        "_deadline",
+        "_limits",
+        "_n_read",
+        "_n_steps",
+        "_started",
+        "n_characters",
+        "next_look",
+    )
 
     def __init__(self, limits: TemplateLimits) -> None:
         self._limits = limits
         self._allowed = self.next_look = float("inf")
-        self._deadline = thread_time() + limits.cpu_s
+        self._started, self._deadline = perf_counter(), 0.0
         self._n_steps = self._n_read = self.n_characters = 0
 
     def begin(self) -> None:
         """All made so far is the conversation; count from here."""
         self._allowed = self._limits.n_characters + FACTOR * self.n_characters
-        self.look()
+        self.check(0)
+        self.next_look = min(self._allowed, self.n_characters + CHARACTERS_BETWEEN_CHECKS)
 
     def step(self) -> None:
         """Count one iteration, call or filter."""
@@ -111,7 +121,10 @@ class TemplateUsage:
             )
 
     def _check_time(self) -> None:
-        if thread_time() > self._deadline:
+        """Look at the clock of the processor, which takes a system call, only where the other one is late."""
+        if not self._deadline:
+            self._deadline = thread_time() + self._limits.cpu_s
+        elif perf_counter() - self._started > self._limits.cpu_s and thread_time() > self._deadline:
             raise TemplateLimitError(
                 f"keeps the chat template busy for more than {self._limits.cpu_s:g} s; it may never end.",
                 hint="Allow more with `template_timeout=S`.",
@@ -147,7 +160,10 @@ def take(n: int) -> None:
 
 def read(*values: object) -> None:
     """Count the characters of the texts that an operation of the running template goes through."""
-    n = sum(len(value) for value in values if isinstance(value, (str, bytes)))
+    n = 0
+    for value in values:
+        if isinstance(value, (str, bytes)):
+            n += len(value)
     if n > PIECE_CHARACTERS and (usage := _USAGE.get()) is not None:
         usage.read(n)
 
