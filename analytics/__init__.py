@@ -7,32 +7,81 @@ Must not know: templates, how an engine works, or how a result is printed.
 objects with all that the commands print.
 """
 
-from tokscore.analytics.comparison.compare import ComparedBatch, Comparison
-from tokscore.analytics.comparison.diff import DiffReport, diff_report
-from tokscore.analytics.comparison.diff_rows import DiffRow, Interval
-from tokscore.analytics.divergence.advantages import advantages
-from tokscore.analytics.divergence.intervals import (
-    Divergences,
-    topk_divergences,
-    topk_entropy,
-    topk_gjs,
-    topk_kl_student_teacher,
-    topk_kl_teacher_student,
-    topk_limits,
-    topk_skew_kl,
-    topk_total_variation,
-)
-from tokscore.analytics.divergence.measures import MEASURES, Bounds, Measure, TokenMeasures
-from tokscore.analytics.divergence.topk import TokenError, TopK
-from tokscore.analytics.frames import diff, stats
-from tokscore.analytics.gates import breaches, parse_gate
-from tokscore.analytics.groups.grouping import Grouping, group_label, parse_group_by
-from tokscore.analytics.groups.stats import StatsReport, StatsRow, stats_report
-from tokscore.analytics.mismatch import MismatchReport, mismatch
-from tokscore.analytics.selection.choosing import Selection, select
-from tokscore.analytics.selection.records import write_records
-from tokscore.analytics.training.export import export
-from tokscore.dataset.choices import GroupBy
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tokscore.analytics.comparison.compare import ComparedBatch, Comparison
+    from tokscore.analytics.comparison.diff import DiffReport, diff_report
+    from tokscore.analytics.comparison.diff_rows import DiffRow, Interval
+    from tokscore.analytics.divergence.advantages import advantages
+    from tokscore.analytics.divergence.intervals import (
+        Divergences,
+        topk_divergences,
+        topk_entropy,
+        topk_gjs,
+        topk_kl_student_teacher,
+        topk_kl_teacher_student,
+        topk_limits,
+        topk_skew_kl,
+        topk_total_variation,
+    )
+    from tokscore.analytics.divergence.measures import MEASURES, Bounds, Measure, TokenMeasures
+    from tokscore.analytics.divergence.topk import TokenError, TopK
+    from tokscore.analytics.frames import diff, stats
+    from tokscore.analytics.gates import breaches, parse_gate
+    from tokscore.analytics.groups.grouping import Grouping, group_label, parse_group_by
+    from tokscore.analytics.groups.stats import StatsReport, StatsRow, stats_report
+    from tokscore.analytics.mismatch_report import MismatchReport, mismatch
+    from tokscore.analytics.selection.choosing import Selection, select
+    from tokscore.analytics.selection.records import write_records
+    from tokscore.analytics.training.export import export
+    from tokscore.dataset.choices import GroupBy
+
+# Loaded when first asked for: most commands need few of them, and some import numba.
+_LAZY = {
+    "Bounds": "tokscore.analytics.divergence.measures",
+    "ComparedBatch": "tokscore.analytics.comparison.compare",
+    "Comparison": "tokscore.analytics.comparison.compare",
+    "DiffReport": "tokscore.analytics.comparison.diff",
+    "DiffRow": "tokscore.analytics.comparison.diff_rows",
+    "Divergences": "tokscore.analytics.divergence.intervals",
+    "GroupBy": "tokscore.dataset.choices",
+    "Grouping": "tokscore.analytics.groups.grouping",
+    "Interval": "tokscore.analytics.comparison.diff_rows",
+    "MEASURES": "tokscore.analytics.divergence.measures",
+    "Measure": "tokscore.analytics.divergence.measures",
+    "MismatchReport": "tokscore.analytics.mismatch_report",
+    "Selection": "tokscore.analytics.selection.choosing",
+    "StatsReport": "tokscore.analytics.groups.stats",
+    "StatsRow": "tokscore.analytics.groups.stats",
+    "TokenError": "tokscore.analytics.divergence.topk",
+    "TokenMeasures": "tokscore.analytics.divergence.measures",
+    "TopK": "tokscore.analytics.divergence.topk",
+    "advantages": "tokscore.analytics.divergence.advantages",
+    "breaches": "tokscore.analytics.gates",
+    "diff": "tokscore.analytics.frames",
+    "diff_report": "tokscore.analytics.comparison.diff",
+    "export": "tokscore.analytics.training.export",
+    "group_label": "tokscore.analytics.groups.grouping",
+    "mismatch": "tokscore.analytics.mismatch_report",
+    "parse_gate": "tokscore.analytics.gates",
+    "parse_group_by": "tokscore.analytics.groups.grouping",
+    "select": "tokscore.analytics.selection.choosing",
+    "stats": "tokscore.analytics.frames",
+    "stats_report": "tokscore.analytics.groups.stats",
+    "topk_divergences": "tokscore.analytics.divergence.intervals",
+    "topk_entropy": "tokscore.analytics.divergence.intervals",
+    "topk_gjs": "tokscore.analytics.divergence.intervals",
+    "topk_kl_student_teacher": "tokscore.analytics.divergence.intervals",
+    "topk_kl_teacher_student": "tokscore.analytics.divergence.intervals",
+    "topk_limits": "tokscore.analytics.divergence.intervals",
+    "topk_skew_kl": "tokscore.analytics.divergence.intervals",
+    "topk_total_variation": "tokscore.analytics.divergence.intervals",
+    "write_records": "tokscore.analytics.selection.records",
+}
 
 __all__ = [
     "MEASURES",
@@ -75,3 +124,9 @@ __all__ = [
     "topk_total_variation",
     "write_records",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tokscore.analytics.divergence.compiled import compiled
+from tokscore.analytics.divergence.compiled import compiled_if_long
 from tokscore.analytics.divergence.topk import MAX_LOGPROB
 from tokscore.analytics.statistics.sketches import FLOAT32_SHIFT
 
@@ -27,7 +27,7 @@ SCORE_COUNTS = (
 )
 
 
-@compiled
+@compiled_if_long
 def count_tokens_into(
     codes: NDArray[np.int64],
     is_content: NDArray[np.uint8],
@@ -43,7 +43,7 @@ def count_tokens_into(
         group[3] += is_sampled[row] < 0
 
 
-@compiled
+@compiled_if_long
 def count_scores_into(
     codes: NDArray[np.int64],
     logprobs: NDArray[np.float32],
@@ -75,7 +75,7 @@ def count_scores_into(
             group[8] += np.int64(np.rint((entropy * COARSE - coarse) * FINE))
 
 
-@compiled
+@compiled_if_long
 def count_bins_into(
     codes: NDArray[np.int64],
     values: NDArray[np.float32],
