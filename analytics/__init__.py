@@ -9,8 +9,9 @@ objects with all that the commands print.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from tokscore.dataset.interactive.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from tokscore.analytics.comparison.compare import ComparedBatch, Comparison
@@ -126,7 +127,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+__getattr__, __dir__ = lazy_names(__name__, _LAZY, __all__)

@@ -238,7 +238,7 @@ def diff(
 
 
 def _print_recorded(scores: Path, by: Sequence[str], on_error: OnError, form: Format) -> None:
-    from tokscore.analytics import mismatch_report as mismatch
+    from tokscore.analytics import mismatch
     from tokscore.cli.printing.diff import print_mismatch
 
     report = mismatch(scores, by=by, on_error=on_error)

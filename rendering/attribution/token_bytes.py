@@ -35,13 +35,12 @@ def byte_level_alphabet() -> dict[str, int]:
 
 
 _ALPHABET = byte_level_alphabet()
+_CHARACTERS = frozenset(_ALPHABET)
+_LATIN1 = str.maketrans({character: chr(byte) for character, byte in _ALPHABET.items()})
 
 
 def _byte_level(token: str) -> bytes | None:
-    try:
-        return bytes([_ALPHABET[character] for character in token])
-    except KeyError:
-        return None
+    return token.translate(_LATIN1).encode("latin-1") if _CHARACTERS.issuperset(token) else None
 
 
 def sentence_piece(token: str) -> bytes | None:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property
 from importlib.metadata import version
 from inspect import signature
 from itertools import chain, islice, takewhile
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tokscore.dataset.choices import TokenizerLibrary, choose
-from tokscore.dataset.errors import ConversationError, InputError, foreign, is_about_code, needs_code
+from tokscore.dataset.errors import ConversationError, InputError
 from tokscore.dataset.manifest import TokenizerIdentity
 from tokscore.rendering.attribution.token_bytes import (
     KNOWN_DECODERS,
@@ -28,18 +28,13 @@ from tokscore.rendering.attribution.token_bytes import (
     sentence_piece,
 )
 from tokscore.rendering.tokenizers.fast_ids import FastIds, UnsuitableError, proven_fast_ids
+from tokscore.rendering.tokenizers.loading import PROBE, UNICODE_PROBE, load_tokenizer
+from tokscore.rendering.tokenizers.model_files import eos_ids, n_outputs
 from tokscore.rendering.tokenizers.text_ids import TextIds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_HUB_TIMEOUT_S = 10.0
-_NOT_FOUND = (
-    "{model} is no directory here and was not found on the hub or in its cache; "
-    "expected a model directory or a hub id such as org/name."
-)
-_PROBE = "Hello, world: 3 plus 4 makes 7."
-_UNICODE_PROBE = _PROBE + " é 你好 🎉"
 _PIECE_CHARACTERS = 8192
 _MAX_PADDING = 2**17
 _COMMIT = re.compile(r"snapshots/([0-9a-f]{40})")
@@ -96,7 +91,9 @@ class ChatTokenizer:
                 library cannot be used for it.
         """
         self.name = model_name(model)
-        self.hf: Any = _load(model, revision, trust_remote_code)  # Any: transformers has no usable types
+        self.hf: Any = load_tokenizer(
+            model, revision, trust_remote_code=trust_remote_code
+        )  # Any: transformers has no usable types
         self.template = template
         if "chat_template" not in signature(self.hf.apply_chat_template).parameters:
             raise InputError(
@@ -111,8 +108,8 @@ class ChatTokenizer:
         self.special_ids = frozenset(self.hf.all_special_ids) | {
             i for i, token in added.items() if token.special
         }
-        self.eos_ids = _eos_ids(model, revision, self.hf)
-        self._n_outputs = _n_outputs(_model_file(model, revision, "config.json"))
+        self.eos_ids = eos_ids(model, revision, self.hf)
+        self._n_outputs = n_outputs(model, revision)
         self._revision = revision_of(model, self.hf.name_or_path) or revision
         self._separators = self._find_separators()
         self.ids = TextIds(
@@ -127,29 +124,30 @@ class ChatTokenizer:
     def _alignment(self) -> tuple[TokenBytes, bool]:
         """The bytes of all ids, and whether offsets can be asked for where these do not spell a text."""
         if self._backend is None:
-            ids = self.token_ids([_UNICODE_PROBE])[0]
+            ids = self.token_ids([UNICODE_PROBE])[0]
             for decoder in KNOWN_DECODERS:
                 token_bytes = TokenBytes(self._contents(decoder))
-                if token_bytes.spans(_UNICODE_PROBE, ids) is not None:
+                if token_bytes.spans(UNICODE_PROBE, ids) is not None:
                     return token_bytes, False
             raise InputError(
                 f"{self.name} has a slow tokenizer ({type(self.hf).__name__}) whose tokens do not spell the "
-                f"text: {_UNICODE_PROBE!r} became {self.hf.convert_ids_to_tokens(ids.tolist())}.\n"
+                f"text: {UNICODE_PROBE!r} became {self.hf.convert_ids_to_tokens(ids.tolist())}.\n"
                 "Use a copy of the model with tokenizer.json."
             )
         declared = None if self._backend.decoder is None else json.loads(self._backend.decoder.__getstate__())
         token_bytes = TokenBytes(self._contents(declared_decoder(declared)))
-        offsets = np.array(self._backend.encode(_PROBE, add_special_tokens=False).offsets).reshape(-1, 2)
+        offsets = np.array(self._backend.encode(PROBE, add_special_tokens=False).offsets).reshape(-1, 2)
         covered = offsets[:, 1] > offsets[:, 0]
-        usable = len(covered) and covered.mean() >= 0.5 and offsets.max() >= len(_PROBE) - 1
-        if not usable and token_bytes.spans(_PROBE, self.token_ids([_PROBE])[0]) is None:
+        usable = len(covered) and covered.mean() >= 0.5 and offsets.max() >= len(PROBE) - 1
+        if not usable and token_bytes.spans(PROBE, self.token_ids([PROBE])[0]) is None:
             raise InputError(
-                f"the tokenizer of {self.name} gives no usable character offsets: for {_PROBE!r} "
+                f"the tokenizer of {self.name} gives no usable character offsets: for {PROBE!r} "
                 f"{int((~covered).sum())} of {len(covered)} tokens stand for no character. "
                 "Save it again with a current version of transformers."
             )
         return token_bytes, bool(usable)
 
+    @cached_property
     def entries(self) -> dict[int, str]:
         """The vocabulary entry of every id, in order of ids."""
         entries = {i: token for token, i in self.hf.get_vocab().items()}
@@ -163,7 +161,7 @@ class ChatTokenizer:
         return flags
 
     def _contents(self, decoder: TokenDecoder | None) -> list[bytes | None]:
-        entries, added = self.entries(), self.hf.added_tokens_decoder
+        entries, added = self.entries, self.hf.added_tokens_decoder
         n_ids = max(entries) + 1
         # Models have logits for ids that pad their vocabulary; one can be sampled, and stands for no text.
         n_outputs = self._n_outputs if self._n_outputs <= n_ids + _MAX_PADDING else 0
@@ -192,7 +190,7 @@ class ChatTokenizer:
         ]
 
     def _find_opening(self) -> tuple[int, ...]:
-        encoded = self.hf(_PROBE, return_special_tokens_mask=True)
+        encoded = self.hf(PROBE, return_special_tokens_mask=True)
         marked = zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True)
         return tuple(token_id for token_id, _ in takewhile(itemgetter(1), marked))
 
@@ -296,7 +294,7 @@ class ChatTokenizer:
         if self._backend is not None:
             digest = hashlib.sha256(self._backend.to_str().encode())
         else:
-            digest = hashlib.sha256(json.dumps([type(self.hf).__name__, self.entries()]).encode())
+            digest = hashlib.sha256(json.dumps([type(self.hf).__name__, self.entries]).encode())
         digest.update(json.dumps(self.variables, sort_keys=True, default=str).encode())
         return digest.hexdigest()
 
@@ -323,129 +321,3 @@ def revision_of(model: str, loaded_from: str) -> str | None:
         if match := _COMMIT.search(os.path.realpath(path)):
             return match[1]
     return None
-
-
-def check_model_exists(model: str) -> None:
-    """Refuse a name that can be neither a model directory nor a hub id.
-
-    Raises:
-        InputError: With what was found.
-    """
-    path = Path(model)
-    if path.is_file():
-        raise InputError(f"{model} is a file; expected a model directory or a hub id.")
-    if path.is_dir():
-        return
-    if (
-        model.count("/") > 1
-        or model.startswith((".", "/", "~"))
-        or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model)
-    ):
-        raise InputError(f"{model} does not exist; expected a model directory or a hub id such as org/name.")
-
-
-def _load(
-    model: str, revision: str | None, trust_remote_code: bool
-) -> Any:  # Any: transformers has no usable types
-    check_model_exists(model)
-    from transformers import AutoTokenizer
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    cached_only = _is_cached_only(model, revision)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            model,
-            revision=revision or "main",
-            local_files_only=cached_only,
-            trust_remote_code=trust_remote_code,
-        )
-        # A tokenizer_class can name what is none, and some settings only show when it is used.
-        longest = tokenizer.model_max_length if hasattr(tokenizer, "apply_chat_template") else None
-        if not isinstance(longest, int | float) or not longest > 0:
-            raise ValueError(f"{type(tokenizer).__name__}, model_max_length is {longest!r:.60}")
-        tokenizer(_UNICODE_PROBE)
-    except Exception as error:  # It raises its own, huggingface_hub's and built-in errors.
-        if is_about_code(error):
-            raise InputError(needs_code(model)) from error
-        if cached_only:
-            raise InputError(_NOT_FOUND.format(model=model)) from error
-        reason = (foreign(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"{model} holds no tokenizer that can be loaded: {reason}") from error
-    return tokenizer
-
-
-@lru_cache
-def _is_cached_only(model: str, revision: str | None) -> bool:
-    """Whether a hub id has to be read from the local cache, because the hub cannot be asked.
-
-    Raises:
-        InputError: The hub answered that there is no such model.
-    """
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    if Path(model).is_dir():
-        return False
-    try:
-        HfApi().model_info(model, revision=revision, timeout=_HUB_TIMEOUT_S)
-    except (HfHubHTTPError, HFValidationError) as error:
-        if getattr(getattr(error, "response", None), "status_code", 404) >= 500:
-            return True
-        raise InputError(_NOT_FOUND.format(model=model)) from error
-    except Exception:  # noqa: BLE001  without a network, many kinds
-        return True
-    return False
-
-
-def _eos_ids(model: str, revision: str | None, tokenizer: Any) -> frozenset[int]:
-    ids = {tokenizer.eos_token_id}
-    path = _model_file(model, revision, "generation_config.json")
-    if path is not None:
-        ids |= _declared_eos(path)
-    return frozenset(int(i) for i in ids if i is not None)
-
-
-def _model_file(model: str, revision: str | None, name: str) -> Path | None:
-    """A file in the model's directory or on the hub; None without."""
-    path = Path(model) / name
-    if path.is_file():
-        return path
-    if Path(model).is_dir():
-        return None
-    from transformers.utils import cached_file
-
-    found = cached_file(
-        model,
-        name,
-        revision=revision or "main",
-        local_files_only=_is_cached_only(model, revision),
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    return Path(found) if found else None
-
-
-def _n_outputs(path: Path | None) -> int:
-    """How many ids the model of a config.json has a logit for; 0 where it does not tell."""
-    if path is None:
-        return 0
-    try:
-        config = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):  # who loads the model says what is wrong with it
-        return 0
-    while isinstance(config, dict) and isinstance(config.get("text_config"), dict):
-        config = config["text_config"]
-    size = config.get("vocab_size") if isinstance(config, dict) else None
-    return size if isinstance(size, int) else 0
-
-
-def _declared_eos(path: Path) -> set[int | None]:
-    try:
-        declared = json.loads(path.read_text("utf-8")).get("eos_token_id")
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise InputError(f"{path} is no JSON object: {error}.") from error
-    ids = declared if isinstance(declared, list) else [declared]
-    if not all(i is None or (isinstance(i, int) and 0 <= i < 2**31) for i in ids):
-        raise InputError(f"{path}: eos_token_id is {declared!r:.60}; expected an id or a list of ids.")
-    return set(ids)

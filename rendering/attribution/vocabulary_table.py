@@ -10,7 +10,7 @@ from tokscore.rendering.attribution.tokenizer import ChatTokenizer
 
 def vocabulary_table(tokenizer: ChatTokenizer) -> pa.Table:
     """All ids in order, schema `tables.VOCABULARY`."""
-    entries = tokenizer.entries()
+    entries = tokenizer.entries
     contents = [tokenizer.token_bytes.contents[i] for i in entries]
     text = [
         token if raw is None else raw.decode("utf-8", "replace")
