@@ -17,6 +17,7 @@ import json
 import multiprocessing
 import os
 import random
+import resource
 import statistics
 import tempfile
 import threading
@@ -246,21 +247,26 @@ def measure_memory(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "conversations.jsonl"
         write_conversations(path, arguments.megabytes * 2**20)
-        source = open_source([str(path)], arguments.tokenizer, template=arguments.template)
+        source = open_source(
+            [str(path)], arguments.tokenizer, template=arguments.template, tokenizer=arguments.library
+        )
         stop = threading.Event()
         samples: list[float] = []
         watcher = threading.Thread(target=lambda: samples.extend(sampled_memory(stop)))
         watcher.start()
-        before = time.perf_counter()
+        before, cpu_before_s = time.perf_counter(), time.process_time()
         summary = render_source(source, Path(folder) / "out", workers=all_cores())
         elapsed_s = time.perf_counter() - before
         stop.set()
         watcher.join()
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    cpu_s = sum(each.ru_utime + each.ru_stime for each in usage) - cpu_before_s
     quarters = [samples[i * len(samples) // 4 : (i + 1) * len(samples) // 4] for i in range(4)]
     peaks = ", ".join(f"{max(quarter):,.0f}" for quarter in quarters if quarter)
     print(
         f"{arguments.megabytes} MiB, {summary.n_tokens:,} tokens on {all_cores()} cores: {elapsed_s:.0f} s, "
-        f"{summary.n_tokens / elapsed_s:,.0f} tokens/s\n"
+        f"{summary.n_tokens / elapsed_s:,.0f} tokens/s, {cpu_s:.0f} s of processor time, "
+        f"ids by {summary.tokenizer}\n"
         f"proportional memory of all processes, peak MiB in each quarter of the run: {peaks}"
     )
 
