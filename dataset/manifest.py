@@ -21,8 +21,8 @@ _UNPLANNED = ("plan_hash", "engine_details", "tokenizer_details")
 Setting = str | int | float | bool | None
 
 
-# The settings of a manifest by name. Tokens have the first ones, scores all.
-SETTINGS: Mapping[str, str] = {
+# The settings of a manifest by name: those of tokens, and those that scores have beside them.
+TOKEN_SETTINGS: Mapping[str, str] = {
     "add_generation_prompt": "Whether each conversation ends with the opener of the next answer.",
     "template_kwargs": "Variables for the template, as JSON.",
     "template_time": "Time that a template which prints the date took for now; absent where none is printed.",
@@ -34,6 +34,8 @@ SETTINGS: Mapping[str, str] = {
     "max_tokens": "Most tokens a conversation may have; null without a limit.",
     "truncate": "What happened to longer ones: error, left or right; null without a limit.",
     "transformers": "Version of transformers, which runs templates and tokenizers.",
+}
+SCORE_SETTINGS: Mapping[str, str] = {
     "top_k": "Number of most likely ids kept at every position.",
     "temperature": "What the logits were divided by.",
     "logprob_mode": "raw: log-softmax of the logits over the temperature, with nothing else done to them.",
@@ -44,6 +46,7 @@ SETTINGS: Mapping[str, str] = {
     "quantization": "Method given to vLLM; null without.",
     "engine_arguments": "What `engine_arg` gave the engine, as JSON.",
 }
+SETTINGS: Mapping[str, str] = {**TOKEN_SETTINGS, **SCORE_SETTINGS}
 
 
 class InputFile(msgspec.Struct, frozen=True):

@@ -14,9 +14,8 @@ import msgspec
 import pyarrow as pa
 
 from tokscore.dataset.errors import ConversationError, InputError, UsageError
-from tokscore.dataset.manifest import InputFile, Part, Setting, TokenizerIdentity
+from tokscore.dataset.manifest import SCORE_SETTINGS, InputFile, Part, Setting, TokenizerIdentity
 from tokscore.dataset.reading import Dataset
-from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.tokens import ConversationRow, FailedConversation, RenderedConversation, RenderedTokens
 from tokscore.rendering.attribution.length import LengthLimit
 from tokscore.rendering.attribution.tokenizer import ChatTokenizer
@@ -230,7 +229,7 @@ def _metadata_of(item: Conversation | RecordedBranch | ConversationError) -> str
 
 
 class DatasetSource:
-    """A token dataset that an earlier run wrote."""
+    """A dataset that an earlier run wrote: its tokens, with or without scores."""
 
     def __init__(
         self, root: Path, *, model: str, revision: str | None = None, trust_remote_code: bool = False
@@ -244,9 +243,9 @@ class DatasetSource:
             trust_remote_code: Whether code that comes with the model may run.
 
         Raises:
-            InputError: No finished token dataset is there, or the model's tokenizer has another vocabulary.
+            InputError: No finished dataset is there, or the model's tokenizer has another vocabulary.
         """
-        self._dataset = Dataset(root, kind=DatasetKind.TOKENS)
+        self._dataset = Dataset(root)
         manifest = self._dataset.manifest
         self._check_vocabulary(ChatTokenizer(model, revision=revision, trust_remote_code=trust_remote_code))
         self.inputs: Sequence[InputFile] = [InputFile(root.resolve().name, 0, manifest.plan_hash)]
@@ -254,7 +253,10 @@ class DatasetSource:
             Part(part.index, 0, i, i + 1, 1) for i, part in enumerate(manifest.parts)
         ]
         self.tokenizer = manifest.tokenizer
-        self.settings: dict[str, Setting] = manifest.settings
+        # What another model said, and how, is no part of the tokens.
+        self.settings: dict[str, Setting] = {
+            name: value for name, value in manifest.settings.items() if name not in SCORE_SETTINGS
+        }
         self.text_ids: TextIds | None = None
         self.tokenizer_details: dict[str, Setting] | None = manifest.tokenizer_details
 

@@ -100,7 +100,7 @@ def _check_files(selection: Selection, plan: Plan) -> None:
 
 
 def _inputs(root: Path, manifest: Manifest) -> Sequence[InputFile] | None:
-    """The files of conversations behind a dataset; None where it was made from tokens that are elsewhere."""
+    """The files of conversations behind a dataset; None where it was made from one that is elsewhere."""
     if len(manifest.inputs) != 1 or manifest.inputs[0].size_bytes:
         return manifest.inputs
     tokens = root.resolve().parent / manifest.inputs[0].name
@@ -108,7 +108,7 @@ def _inputs(root: Path, manifest: Manifest) -> Sequence[InputFile] | None:
         found = read_manifest(tokens)
     except InputError:
         return None
-    return found.inputs if found.plan_hash == manifest.inputs[0].sha256 else None
+    return _inputs(tokens, found) if found.plan_hash == manifest.inputs[0].sha256 else None
 
 
 def _kept_lines(selection: Selection, plan: Plan, *, read_records: bool) -> Iterator[tuple[int, int, bytes]]:

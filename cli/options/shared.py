@@ -40,7 +40,7 @@ InputsOrDataset = Annotated[
     typer.Argument(
         metavar="INPUT",
         help="Files of conversations (JSON Lines, a JSON array or Parquet, in any of tokscore formats), "
-        "patterns, - for standard input, or one token dataset.",
+        "patterns, - for standard input, or one dataset, of which the tokens are taken.",
     ),
 ]
 Model = Annotated[

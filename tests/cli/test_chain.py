@@ -150,7 +150,7 @@ def test_csv_and_table_hold_the_same_groups(tokscore: Run, chain: Chain) -> None
     assert [line.split(",")[0] for line in csv] == ["group", "assistant", "system", "user", "(all)"]
     table = tokscore("diff", chain.teacher, chain.student).stdout
     assert "unbounded]" in table
-    assert all(name in table for name in ("assistant", "KL(T||S)", "GJS 0.5", "top-1 agreement"))
+    assert all(name in table for name in ("assistant", "KL(T||S)", "GJS 0.5", "same top-1"))
 
 
 def test_a_second_run_does_nothing_and_prints_the_same(tokscore: Run, chain: Chain, tiny_model: Path) -> None:
@@ -169,3 +169,19 @@ def test_other_settings_in_the_same_directory_are_refused(
     refused = tokscore("logprobs", chain.tokens, "-m", tiny_model, "-o", chain.teacher, "--top-k", "6")
     assert refused.returncode == 2
     assert "holds another run: --top-k is 5 there and 6 here" in refused.stderr
+
+
+def test_a_model_scores_the_tokens_of_another_models_scores(
+    tokscore: Run, chain: Chain, other_tiny_model: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "student"
+    finished = tokscore("logprobs", chain.teacher, "-m", other_tiny_model, "-o", out, "--top-k", "5")
+    assert finished.returncode == 0, finished.stderr
+    ours, theirs = (pq.read_table(root / "scores") for root in (out, chain.student))
+    assert ours.equals(theirs)
+    ours, theirs = (json.loads((root / "manifest.json").read_text()) for root in (out, chain.student))
+    assert ours["settings"] == theirs["settings"]
+    kept = tmp_path / "kept.jsonl"
+    finished = tokscore("select", out, chain.conversations, "--where", "n_tokens > 0", "-o", kept)
+    assert finished.returncode == 0, finished.stderr
+    assert kept.read_bytes() == chain.conversations.read_bytes()
