@@ -13,7 +13,7 @@ from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.plan import PlanCost, print_plan
 from tokscore.cli.printing.progress import ProgressLine
 from tokscore.cli.printing.tables import counted
-from tokscore.cli.running.runs import note_outcome, open_conversations
+from tokscore.cli.running.runs import note_outcome, note_windows, open_conversations
 from tokscore.cli.stats import print_stats
 from tokscore.dataset.choices import OnError
 from tokscore.rendering.attribution.settings import RenderSettings
@@ -43,13 +43,14 @@ def logprobs(
     out: options.OptionalOut = None,
     engine: EngineSettings,
     score: Annotated[
-        str,
+        str | None,
         options.option(
             "--score",
             metavar="WHICH",
             help="What to score: all, sampled, content, role=ROLE, or several with commas; the rest is null.",
+            show_default="all; content of text in windows with context",
         ),
-    ] = "all",
+    ] = None,
     shard: Annotated[
         str | None,
         options.option(
@@ -86,11 +87,13 @@ def logprobs(
     """
     from tokscore.analytics import parse_group_by
     from tokscore.dataset.errors import UsageError
+    from tokscore.dataset.reading import Dataset
     from tokscore.dataset.resuming import finished_parts
     from tokscore.rendering.workers import all_cores
     from tokscore.scoring import parse_selection, parse_shard, plan_engine
     from tokscore.scoring.run import score as run_score
     from tokscore.scoring.run import score_manifest
+    from tokscore.scoring.selection import default_selection
     from tokscore.scoring.shards import WHOLE
 
     if out is None and not dry_run:
@@ -100,9 +103,10 @@ def logprobs(
         raise UsageError(
             f"`tokens_per_s` is {tokens_per_s:g}; expected between {_LEAST_RATE:g} and {_MOST_RATE:g}."
         )
-    selection = parse_selection(score)
+    asked = None if score is None else parse_selection(score)
     job = WHOLE if shard is None else parse_shard(shard)
     source = open_conversations(inputs, model, rendering, out, allow_dataset=True)
+    selection = default_selection(source.settings) if asked is None else asked
     spec = plan_engine(
         model, engine, revision=rendering.revision, trust_remote_code=rendering.trust_remote_code
     )
@@ -156,6 +160,7 @@ def logprobs(
             f"{counted(summary.n_parts_missing, 'part')} of other shards are missing still."
         )
     else:
+        note_windows(Dataset(out))
         print_stats(out, grouping.value, form)
     note(f"wrote {out}")
 

@@ -93,7 +93,10 @@ def selfcheck(
     ] = 20_000,
     seed: Annotated[int, options.option("--seed", help="Of the random order.")] = 0,
     rendering: Annotated[
-        RenderSettings, Only(("template", "revision", "trust_remote_code", "input_format", "map"))
+        RenderSettings,
+        Only(
+            ("template", "revision", "trust_remote_code", "input_format", "map", "chunk", "stride", "context")
+        ),
     ],
     out: Annotated[
         Path | None,

@@ -250,11 +250,12 @@ def _conversation_table(joined: _Joined, counts: _Counts, part: int, first_row: 
     n_sampled = per_conversation(joined.sampled_mask == 1)
     n_content = per_conversation(joined.is_content)
     n_no_message = per_conversation(joined.message == NO_MESSAGE)
+    n_unknown = per_conversation(joined.sampled_mask == -1)
     records: list[dict[str, Any]] = []  # Any: columns of several types
     first_message = 0
     for i, (row, tokens) in enumerate(joined.conversations):
         stop_message = first_message + len(tokens.messages)
-        is_unknown = bool(counts.is_unknown[first_message:stop_message].any())
+        is_unknown = bool(n_unknown[i] or counts.is_unknown[first_message:stop_message].any())
         first_message = stop_message
         records.append(
             {

@@ -68,14 +68,14 @@ _TOOL_NAME = Column(
 _SOURCE = Column(
     "source",
     pa.string(),
-    "Field that the text comes from (content, reasoning_content, tool_calls, role, tools, ...), template, or "
-    "recorded.",
+    "Field that the text comes from (content, reasoning_content, tool_calls, role, tools, ...), template, "
+    "recorded, or text and context of plain text.",
     attribute="source_codes",
 )
 _IS_CONTENT = Column(
     "is_content",
     pa.bool_(),
-    "Some character came from a message body, not the template.",
+    "Some character came from a message body, not the template; of plain text, it counts.",
     attribute="is_content",
 )
 _IS_SAMPLED = Column(
@@ -248,7 +248,7 @@ _CONVERSATIONS = (
     Column(
         "n_sampled",
         pa.int32(),
-        "Those that a model generated; null where some message is unknown.",
+        "Those that a model generated; null where that of some cannot be told.",
         unit="tokens",
         nullable=True,
         least=0,
@@ -263,7 +263,7 @@ _CONVERSATIONS = (
         "ok, or what was done to it, with commas: truncated_left, truncated_right, rendered_text, "
         "empty_tools_left_out, "
         "unaligned, media, untracked_text, recorded_ids_unused, recorded_logprobs_unused, "
-        "recorded_is_content_unused.",
+        "recorded_is_content_unused, tail_left_out.",
     ),
     Column("metadata", pa.string(), "The record's metadata as JSON; null without.", nullable=True),
 )

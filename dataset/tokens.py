@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 NO_MESSAGE = -1
 TEMPLATE_SOURCE = "template"
+TEXT_SOURCE = "text"  # of a text that is no conversation
+CONTEXT_SOURCE = "context"  # of such a text, and counted in another window or in none
 RECORDED_SOURCE = "recorded"  # ids of an engine that stand for other text than the template prints
 
 

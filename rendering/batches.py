@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.attribution.renderer import Printed, Renderer
 from tokscore.rendering.conversations.conversation import Conversation
+from tokscore.rendering.documents.windows import Window
 from tokscore.rendering.recorded_ids.answer_logprobs import with_logprobs
 from tokscore.rendering.recorded_ids.attribute import Recorded, attribute_recorded
 from tokscore.rendering.recorded_ids.branch import RecordedBranch
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from tokscore.dataset.tokens import RenderedTokens
 
-    _Item = Conversation | RecordedBranch | ConversationError
+    _Item = Conversation | RecordedBranch | Window | ConversationError
     _Batch = list[Printed | Recorded | ConversationError]
     # Ids of each, whether fastokens made them, and transformers' ids of those to be verified.
     _Tokenised = tuple[list[NDArray[np.int32]], bool, dict[int, list[int]]]
@@ -44,8 +45,8 @@ def render_many(
 
     Args:
         renderer: What renders them.
-        conversations: Checked records, or branches with recorded ids, which are attributed; errors are
-            passed through in their place.
+        conversations: Checked records, or branches with recorded ids, which are attributed; windows of texts
+            and errors are passed through in their place.
         first_number: Number of the first one in the input; decides which ids are verified.
     """
     tokenizer = renderer.tokenizer
@@ -114,6 +115,9 @@ def _printed_batches(
         try:
             if isinstance(conversation, ConversationError):
                 batch.append(conversation)
+            elif isinstance(conversation, Window):
+                n_characters += len(conversation.tokens)
+                batch.append(Recorded(conversation.tokens, conversation.status))
             elif isinstance(conversation, RecordedBranch):
                 recorded = attribute_recorded(conversation, renderer)
                 n_characters += len(recorded.tokens)

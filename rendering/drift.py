@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tokscore.dataset.errors import ConversationError
+from tokscore.dataset.errors import ConversationError, UsageError
 from tokscore.dataset.tokens import NO_MESSAGE, RenderedTokens
 from tokscore.rendering.conversations.conversation import Conversation
+from tokscore.rendering.documents.windows import Window
+from tokscore.rendering.reading.formats.text import NAME as TEXT
 from tokscore.rendering.reading.plan import Line, read_lines
 from tokscore.rendering.reading.records import failure_at
 from tokscore.rendering.recorded_ids.alignment import common_prefix, print_closest
@@ -93,7 +95,15 @@ def drift(source: ConversationSource) -> Iterator[Drift | NotRecorded | FailedCo
 
     Args:
         source: Planned conversations.
+
+    Raises:
+        UsageError: They are plain texts.
     """
+    if source.plan.format.name == TEXT:
+        raise UsageError(
+            f"the input has the format {TEXT}, which no template prints and of which no ids were recorded; "
+            "expected trajectories with token ids."
+        )
     for part in source.parts:
         for line in read_lines(source.plan, part):
             yield from _drift_of_line(source, line, part)
@@ -104,7 +114,7 @@ def _drift_of_line(
 ) -> Iterator[Drift | NotRecorded | FailedConversation]:
     name = source.inputs[part.file].name
     try:
-        items = source.parse(line, part)
+        items = [item for item in source.parse(line, part) if not isinstance(item, Window)]
         # Of several branches, a record may hold the text of some; where it holds none, that is an error.
         has_text = any(has_texts(_conversation(item).messages) for item in items)
         for branch, item in enumerate(items):

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tokscore.dataset.errors import ConversationError, DifferenceError, InputError
+from tokscore.rendering.documents.windows import Window
 from tokscore.rendering.reading.plan import Line, read_lines
-from tokscore.rendering.recorded_ids.attribute import attribute_recorded
+from tokscore.rendering.recorded_ids.attribute import Recorded, attribute_recorded
 from tokscore.rendering.recorded_ids.branch import RecordedBranch
 
 if TYPE_CHECKING:
@@ -68,11 +69,17 @@ def explain(source: ConversationSource, conversation_id: str) -> list[Explanatio
 
 
 def _explain(
-    source: ConversationSource, line: Line, name: str, branch: int, item: Conversation | RecordedBranch
+    source: ConversationSource,
+    line: Line,
+    name: str,
+    branch: int,
+    item: Conversation | RecordedBranch | Window,
 ) -> Explanation:
     renderer, difference = source.renderer, None
+    if isinstance(item, Window):
+        return _explain_recorded(source, line, name, branch, Recorded(item.tokens, item.status))
     if isinstance(item, RecordedBranch):
-        return _explain_recorded(source, line, name, branch, item)
+        return _explain_recorded(source, line, name, branch, attribute_recorded(item, renderer))
     printed = renderer.print(item, 0)
     text = printed.rendered.text
     token_ids = renderer.tokenizer.token_ids([text])[0]
@@ -101,10 +108,10 @@ def _explain(
 
 
 def _explain_recorded(
-    source: ConversationSource, line: Line, name: str, branch: int, item: RecordedBranch
+    source: ConversationSource, line: Line, name: str, branch: int, recorded: Recorded
 ) -> Explanation:
     tokenizer = source.renderer.tokenizer
-    tokens, status = source.finish(attribute_recorded(item, source.renderer))
+    tokens, status = source.finish(recorded)
     return Explanation(
         conversation_id=line.conversation_id,
         branch=branch,

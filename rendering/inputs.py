@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Unpack
@@ -15,9 +15,11 @@ from tokscore.dataset.files import PathName, path_name, temporary_folder
 from tokscore.dataset.manifest import MANIFEST_NAME, read_manifest
 from tokscore.dataset.settings import changed, definitions
 from tokscore.rendering.attribution.settings import RenderKeywords, RenderSettings
+from tokscore.rendering.attribution.tokenizer import ChatTokenizer
 from tokscore.rendering.conversations.conversation import RESERVED_KWARGS
 from tokscore.rendering.conversations.record_line import record_line
 from tokscore.rendering.reading.formats.mapped import given_format
+from tokscore.rendering.reading.formats.text import NAME as TEXT
 from tokscore.rendering.reading.plan import PART_BYTES, plan_files
 from tokscore.rendering.reading.records import Records
 from tokscore.rendering.source import ConversationSource, DatasetSource
@@ -26,7 +28,9 @@ Record = Mapping[str, Any]  # Any: JSON values
 Inputs = PathName | Record | Iterable[PathName] | Iterable[Record]
 
 RECORDS_NAME = "records.jsonl"
-_MAKING_TOKENS = ("template", "template_kwargs", "tools", "add_generation_prompt", "max_tokens", "messages")
+_OF_TEMPLATES = ("template", "template_kwargs", "tools", "add_generation_prompt", "messages")
+_OF_TEXT = ("chunk", "stride", "context")
+_MAKING_TOKENS = (*_OF_TEMPLATES, "max_tokens", *_OF_TEXT)
 _SHOWN_RENAMED = 3
 
 
@@ -132,8 +136,12 @@ def open_source(
     tools = read_tools(settings.tools) if isinstance(settings.tools, str | os.PathLike) else settings.tools
     chosen = given_format(settings.input_format, settings.map)
     plan = plan_files(names, chosen, part_bytes=part_bytes)
+    _check_kind(plan.format.name, settings)
     template_time = settings.template_time or _template_time_of(out)
-    renderer = Renderer(model, settings, template_time=template_time)
+    is_text = plan.format.name == TEXT
+    renderer = Renderer(
+        _plain_tokenizer(model, settings) if is_text else model, settings, template_time=template_time
+    )
     return ConversationSource(plan, renderer, tools=tools, records=Records(plan))
 
 
@@ -141,15 +149,55 @@ def _check_alone(dataset: str, n_others: int, settings: RenderSettings) -> None:
     """Refuse what has no meaning beside a dataset, whose tokens are there already."""
     if n_others:
         raise UsageError(f"{dataset} is a dataset; give it alone, not with {n_others} other inputs.")
-    given = [
-        each.name for each in definitions(RenderSettings) if getattr(settings, each.name) != each.default
-    ]
-    unused = [f"`{name}`" for name in given if name in _MAKING_TOKENS]
+    unused = _given(settings, _MAKING_TOKENS)
     if unused:
         raise UsageError(
             f"{dataset} is rendered already; {' and '.join(unused)} cannot change it.\n"
             "Leave them out, or give the conversations instead."
         )
+
+
+def _check_kind(input_format: str, settings: RenderSettings) -> None:
+    """Refuse settings of templates for text, and those of text for conversations."""
+    is_text = input_format == TEXT
+    unused = _given(settings, _OF_TEMPLATES if is_text else _OF_TEXT)
+    if not unused:
+        return
+    names = " and ".join(unused)
+    if is_text:
+        raise UsageError(
+            f"{names} cannot change plain text, which is tokenised without a template. Leave them out."
+        )
+    raise UsageError(
+        f"{names} cannot cut conversations, and the input has the format {input_format}. Leave them out, or "
+        f"give `input_format='{TEXT}'`."
+    )
+
+
+def _given(settings: RenderSettings, names: Sequence[str]) -> list[str]:
+    """Those of the settings that are not their defaults, as messages call them."""
+    given = [
+        each.name for each in definitions(RenderSettings) if getattr(settings, each.name) != each.default
+    ]
+    return [f"`{name}`" for name in given if name in names]
+
+
+def _plain_tokenizer(model: str, settings: RenderSettings) -> ChatTokenizer:
+    """The tokenizer of a model, which needs no template for plain text."""
+    tokenizer = ChatTokenizer(
+        model,
+        revision=settings.revision,
+        template="",
+        trust_remote_code=settings.trust_remote_code,
+        library=settings.tokenizer,
+    )
+    n_opening = len(tokenizer.opening_ids)
+    if settings.chunk is not None and settings.chunk <= n_opening:
+        raise UsageError(
+            f"`chunk` is {settings.chunk}; expected more than the {n_opening} tokens that {tokenizer.name} "
+            "puts before every text."
+        )
+    return tokenizer
 
 
 def _template_time_of(out: Path | None) -> str | None:

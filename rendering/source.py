@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
@@ -22,6 +22,9 @@ from tokscore.rendering.attribution.tokenizer import ChatTokenizer
 from tokscore.rendering.attribution.vocabulary_table import vocabulary_table
 from tokscore.rendering.batches import render_many
 from tokscore.rendering.conversations.conversation import Conversation
+from tokscore.rendering.documents.chunking import Chunking
+from tokscore.rendering.documents.document import Document
+from tokscore.rendering.documents.windows import Window, windows
 from tokscore.rendering.reading.formats.mapped import NAME as MAPPED
 from tokscore.rendering.reading.plan import Line, Plan, read_lines
 from tokscore.rendering.reading.records import Records, error_place
@@ -107,6 +110,7 @@ class ConversationSource:
         self.renderer = renderer
         self._tools = tools
         self.length_limit = LengthLimit.of(renderer.settings)
+        self._chunking = Chunking.of(renderer.settings)
         self.inputs: Sequence[InputFile] = plan.inputs
         self.parts: Sequence[Part] = plan.parts
         self.n_conversations = plan.n_records
@@ -144,32 +148,36 @@ class ConversationSource:
         if self._records.format.name == MAPPED:
             settings["map"] = self._records.format.fields
         settings["messages"] = asked.messages.value
+        given = {"chunk": asked.chunk, "stride": asked.stride, "context": asked.context}
+        settings |= {name: value for name, value in given.items() if value is not None}
         if any(uses_date(tokenizer.chat_template(has_tools=has_tools)) for has_tools in (False, True)):
             settings["template_time"] = self.renderer.now.isoformat()
         return settings
 
-    def parse(self, line: Line, part: Part) -> list[Conversation | RecordedBranch]:
-        """The branches in one line, with the tools of the run if it carries none.
+    def parse(self, line: Line, part: Part) -> Iterable[Conversation | RecordedBranch | Window]:
+        """The branches in one line, with the tools of the run if it carries none, or the windows of a text.
 
         Raises:
             ConversationError: The record cannot be used.
         """
         found = self._records.read(line, part)
+        if isinstance(found, Document):
+            return windows(found, self.renderer.tokenizer, self._chunking)
         if found.tools is None:
             found = replace(found, tools=self._tools)
         is_served = self._records.format.is_served
         if isinstance(found, Conversation):
             return [replace(found, is_served=is_served)]
-        return list(branch_items(found, self.renderer.tokenizer, is_served=is_served))
+        return branch_items(found, self.renderer.tokenizer, is_served=is_served)
 
     def read(self, part: Part) -> Iterator[RenderedConversation | FailedConversation]:
         """Render the lines of one part; the branches of a record follow each other."""
         name = self.inputs[part.file].name
         waiting: deque[_Waiting] = deque()
 
-        def parsed() -> Iterator[Conversation | RecordedBranch | ConversationError]:
+        def parsed() -> Iterator[Conversation | RecordedBranch | Window | ConversationError]:
             for line in read_lines(self.plan, part):
-                items: Sequence[Conversation | RecordedBranch | ConversationError]
+                items: Iterable[Conversation | RecordedBranch | Window | ConversationError]
                 try:
                     items = self.parse(line, part)
                 except ConversationError as error:
@@ -222,10 +230,10 @@ class _Waiting(NamedTuple):
     metadata: str | None
 
 
-def _metadata_of(item: Conversation | RecordedBranch | ConversationError) -> str | None:
+def _metadata_of(item: Conversation | RecordedBranch | Window | ConversationError) -> str | None:
     if isinstance(item, ConversationError):
         return None
-    return item.metadata if isinstance(item, Conversation) else item.conversation.metadata
+    return item.conversation.metadata if isinstance(item, RecordedBranch) else item.metadata
 
 
 class DatasetSource:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from tokscore.dataset.choices import OnError
-from tokscore.dataset.tokens import FailedConversation, RenderedConversation
+from tokscore.dataset.tokens import TEXT_SOURCE, FailedConversation, RenderedConversation
 from tokscore.rendering.recorded_ids.attribute import MEDIA_STATUS
 from tokscore.rendering.workers import PARTS_PER_WORKER, on_processes
 from tokscore.scoring.spool import blocks_of
@@ -202,10 +202,12 @@ def admit(conversation: RenderedConversation, spec: EngineSpec, max_length: int 
     token_ids = conversation.tokens.token_ids
     n_tokens, limit, vocab_size = len(token_ids), spec.model.max_length, spec.model.vocab_size
     if n_tokens > limit:
+        is_text = TEXT_SOURCE in conversation.tokens.sources
         return failure(
             conversation,
             f"has {n_tokens:,} tokens; the model's maximum is {limit:,}.",
-            "If the model takes more, say so: `engine_arg` max_model_len=N.",
+            ("Cut the text into windows: `chunk=N`. " if is_text else "")
+            + "If the model takes more, say so: `engine_arg` max_model_len=N.",
         )
     if max_length is not None and n_tokens > max_length:
         return failure(conversation, f"has {n_tokens:,} tokens; `max_length` is {max_length:,}.")

@@ -19,7 +19,7 @@ from tokscore.scoring.engines.settings import EngineKeywords, EngineSettings
 from tokscore.scoring.engines.spec import plan_engine
 from tokscore.scoring.run import Progress
 from tokscore.scoring.run import score as run_score
-from tokscore.scoring.selection import parse_selection
+from tokscore.scoring.selection import default_selection, parse_selection
 
 if TYPE_CHECKING:
     import polars as pl
@@ -35,7 +35,7 @@ def score(
     model: PathName,
     *,
     out: PathName | None = None,
-    score: str = "all",
+    score: str | None = None,
     max_length: int | None = None,
     on_error: str = OnError.FAIL,
     workers: int = 1,
@@ -51,7 +51,7 @@ def score(
         out: Directory of the dataset, new or of the same run, which goes on where it stopped. Without it, the
             dataset is temporary and deleted when the process ends.
         score: Which tokens: `"all"`, `"sampled"`, `"content"`, `"role=ROLE"`, or several with commas. The
-            others are null.
+            others are null. All by default; of text in windows with context, those that count.
         max_length: Longer conversations become error rows.
         on_error: `"fail"` at the first bad conversation, or `"skip"` it: see `Dataset.failures`.
         workers: Processes that render; more than one need `if __name__ == "__main__":` in the calling script.
@@ -69,7 +69,7 @@ def score(
         EngineError: The engine is not installed, cannot start, or failed.
     """
     skipping = choose(OnError, on_error, "on_error")
-    selection = parse_selection(score)
+    asked = None if score is None else parse_selection(score)
     if max_length is not None and max_length < 1:
         raise UsageError(f"`max_length` is {max_length}; expected at least 1.")
     given: dict[str, Any] = dict(settings)  # Any: of either kind
@@ -89,7 +89,7 @@ def score(
         folder,
         spec,
         on_error=skipping,
-        selection=selection,
+        selection=default_selection(opened.settings) if asked is None else asked,
         max_length=max_length,
         workers=workers,
         progress=progress,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from tokscore.dataset.tokens import NO_MESSAGE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tokscore.dataset.manifest import Setting
     from tokscore.dataset.tokens import RenderedTokens
 
 ALL, SAMPLED, CONTENT, ROLE = "all", "sampled", "content", "role="
@@ -66,6 +68,16 @@ class Selection:
 
 
 EVERY_TOKEN = Selection(is_all=True)
+
+
+def default_selection(settings: Mapping[str, Setting]) -> Selection:
+    """What is scored where nobody says: every token, or of text in windows with context those that count.
+
+    Args:
+        settings: Those of the source of the tokens.
+    """
+    has_context = any(settings.get(name) is not None for name in ("stride", "context"))
+    return Selection(is_content=True) if has_context else EVERY_TOKEN
 
 
 def parse_selection(text: str) -> Selection:

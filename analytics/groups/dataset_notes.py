@@ -10,6 +10,7 @@ import polars as pl
 from tokscore.dataset.frames import scan_table
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.tokens import CHANGES, NO_MESSAGE, NOT_PRINTED
+from tokscore.rendering.documents.windows import TAIL_LEFT_OUT_STATUS
 
 NO_MESSAGE_LABEL = "(no message)"
 
@@ -121,6 +122,39 @@ def status_counts(dataset: Dataset) -> dict[str, int]:
         .collect()
     )
     return dict(frame.iter_rows())
+
+
+class WindowCounts(NamedTuple):
+    """The windows that texts were cut into.
+
+    Attributes:
+        n_texts: Texts.
+        n_windows: Of all of them.
+        n_tokens: In all windows; those that windows share as often as they occur.
+        n_counted: Those that are no context and not put there by the tokenizer.
+        n_left_out: Texts with an end that fills no window, which is in none.
+    """
+
+    n_texts: int
+    n_windows: int
+    n_tokens: int
+    n_counted: int
+    n_left_out: int
+
+
+def window_counts(dataset: Dataset) -> WindowCounts | None:
+    """The windows of a dataset; None where none was cut."""
+    if dataset.manifest.settings.get("chunk") is None:
+        return None
+    is_cut = pl.col("status").str.split(",").list.contains(TAIL_LEFT_OUT_STATUS)
+    frame = scan_table(dataset, "conversations").select(
+        pl.col("conversation_id").n_unique(),
+        n_windows=pl.len(),
+        n_tokens=pl.col("n_tokens").cast(pl.Int64).sum(),
+        n_counted=pl.col("n_content").cast(pl.Int64).sum(),
+        n_left_out=is_cut.sum(),
+    )
+    return WindowCounts(*frame.collect().row(0))
 
 
 class ControlTokens(NamedTuple):

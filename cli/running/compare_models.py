@@ -32,7 +32,9 @@ On = Annotated[
         help="Conversations, or a token dataset, to compare two models on; may be given several times.",
     ),
 ]
-Rendering = Annotated[RenderSettings, Only(("template", "trust_remote_code"))]
+Rendering = Annotated[
+    RenderSettings, Only(("template", "trust_remote_code", "input_format", "chunk", "stride", "context"))
+]
 Engine = Annotated[
     EngineSettings,
     Only(
@@ -182,13 +184,21 @@ def _scored(tokens: Path, model: str, spec: EngineSpec) -> Path:
     """The score dataset of one model, from the cache where it is there."""
     from tokscore.rendering.source import DatasetSource
     from tokscore.scoring.run import score, score_manifest
+    from tokscore.scoring.selection import default_selection
 
     # Opening it for a model refuses another vocabulary.
     source = DatasetSource(tokens, model=model, trust_remote_code=spec.model.trust_remote_code)
-    out = _place("scores", score_manifest(source, spec).plan_hash)
+    selection = default_selection(source.settings)
+    out = _place("scores", score_manifest(source, spec, selection).plan_hash)
     note(f"{spec.identity.name}: {spec.identity.engine}, {spec.identity.dtype}, in {out}")
     with ProgressLine("scoring", None, "tokens") as line:
-        score(source, out, spec, progress=lambda done, total: line.update(done, done, total))
+        score(
+            source,
+            out,
+            spec,
+            selection=selection,
+            progress=lambda done, total: line.update(done, done, total),
+        )
     return out
 
 

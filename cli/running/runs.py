@@ -41,9 +41,34 @@ def open_conversations(
 def note_statuses(dataset: Dataset) -> None:
     """Say what was done to conversations that are not as they came."""
     from tokscore.analytics.groups.dataset_notes import status_counts
+    from tokscore.rendering.documents.windows import TAIL_LEFT_OUT_STATUS
 
+    note_windows(dataset)
     for status, n in status_counts(dataset).items():
+        if status == TAIL_LEFT_OUT_STATUS:
+            continue
         note(f"{counted(n, 'conversation')} with the status {status} (see status in docs/columns.md).")
+
+
+def note_windows(dataset: Dataset) -> None:
+    """Say into how many windows texts were cut, and how many of their tokens count."""
+    from tokscore.analytics.groups.dataset_notes import window_counts
+
+    found = window_counts(dataset)
+    if found is None:
+        return
+    settings = dataset.manifest.settings
+    asked = ", ".join(f"{name} {settings[name]:,}" for name in ("stride", "context") if name in settings)
+    note(
+        f"{counted(found.n_texts, 'text')} in {counted(found.n_windows, 'chunk')} of {settings['chunk']:,} "
+        f"tokens{f' ({asked})' if asked else ''}: {found.n_counted:,} of {counted(found.n_tokens, 'token')} "
+        "count."
+    )
+    if found.n_left_out:
+        note(
+            f"the last tokens of {counted(found.n_left_out, 'text')} fill no chunk and are left out, as "
+            "--context has it."
+        )
 
 
 def note_outcome(out: Path, n_parts_skipped: int, n_parts: int) -> None:

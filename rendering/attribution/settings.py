@@ -93,10 +93,43 @@ class RenderSettings(Settings):
         'null content "", ...), or as servers do where the template refuses them or a server recorded them.',
     )
 
+    chunk: int | None = setting(
+        None, "Cut plain text into windows of so many tokens, each a branch.", metavar="N", at_least=2
+    )
+    stride: int | None = setting(
+        None,
+        "Tokens from one window to the next; what two of them share counts in the first.",
+        metavar="S",
+        at_least=1,
+        shown_default="that of --chunk",
+    )
+    context: int | None = setting(
+        None,
+        "First tokens of every window that do not count; a last window that is not full is left out.",
+        metavar="C",
+        at_least=0,
+    )
+
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
+        self._check_chunks()
         if self.truncate is not None and self.max_tokens is None:
             raise UsageError("`truncate` needs a length: give `max_tokens=N` as well.")
+
+    def _check_chunks(self) -> None:
+        size, stride, context = self.chunk, self.stride, self.context
+        for name in ("stride", "context"):
+            if size is None and getattr(self, name) is not None:
+                raise UsageError(f"`{name}` is about chunks of text: give `chunk=N` as well.")
+        if size is not None and stride is not None and stride > size:
+            raise UsageError(
+                f"`stride` is {stride}, and `chunk` {size}; expected at most as much, or tokens between two "
+                "chunks are in neither."
+            )
+        if size is not None and context is not None and context >= size:
+            raise UsageError(
+                f"`context` is {context}, and `chunk` {size}; expected less, or no token counts."
+            )
 
     def now(self) -> dt.datetime:
         """What templates that print the time take it to be; the time of this call by default.
@@ -133,3 +166,6 @@ class RenderKeywords(TypedDict, total=False):
     input_format: str | None
     map: str | os.PathLike[str] | Mapping[str, Any] | None  # Any: JSON values
     messages: str
+    chunk: int | None
+    stride: int | None
+    context: int | None

@@ -94,7 +94,8 @@ def plan_files(
     given_format = load_format(input_format) if isinstance(input_format, str) else input_format
     given = [_standard_input() if name == STDIN else _existing(name) for name in inputs]
     names = ["stdin" if name == STDIN else text_name(Path(name).name) for name in inputs]
-    whole = [unpacked(path, name) for path, name in zip(given, names, strict=True)]
+    asked = None if given_format is None else given_format.name
+    whole = [unpacked(path, name, asked) for path, name in zip(given, names, strict=True)]
     sources = batch_pairs(whole, names)
     paths = tuple(source.path for source in sources)
     names = [names[source.input_index] for source in sources]

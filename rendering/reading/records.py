@@ -10,6 +10,7 @@ from tokscore.dataset.manifest import Part
 from tokscore.dataset.tokens import FailedConversation
 from tokscore.rendering.conversations.conversation import Conversation, decode_record
 from tokscore.rendering.conversations.trace import Node, Trace, linear
+from tokscore.rendering.documents.document import Document
 from tokscore.rendering.reading.formats import parse_record
 from tokscore.rendering.reading.formats.format import Place
 from tokscore.rendering.reading.plan import Line, Plan, read_lines
@@ -41,7 +42,7 @@ class Records:
         self.plan = plan
         self.format = plan.format
 
-    def read(self, line: Line, part: Part) -> Trace | Conversation:
+    def read(self, line: Line, part: Part) -> Trace | Conversation | Document:
         """The record in one line.
 
         Raises:
@@ -59,6 +60,8 @@ class Records:
             for line in read_lines(self.plan, part):
                 try:
                     found = self.read(line, part)
+                    if isinstance(found, Document):
+                        raise ConversationError("is plain text, which has no turns that could be counted.")
                 except ConversationError as error:
                     yield failure_at(line, name, error)
                     continue

@@ -22,6 +22,7 @@ from tokscore.rendering.reading.compression import decompressed
 from tokscore.rendering.reading.containers import ZIP, archive_records, listed_records
 from tokscore.rendering.reading.formats import all_formats
 from tokscore.rendering.reading.parquet import only_present
+from tokscore.rendering.reading.text_files import text_record
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,31 +47,32 @@ _ABSENT = msgspec.Raw()
 _RAW: msgspec.json.Decoder[msgspec.Raw] = msgspec.json.Decoder(msgspec.Raw)
 
 
-def unpacked(path: Path, name: str) -> Path:
+def unpacked(path: Path, name: str, input_format: str | None = None) -> Path:
     """The file itself where it holds one record a line, otherwise a temporary copy that does.
 
     Compressed files (gzip, zstd), Parquet files, files that are one JSON array, and files of JSON objects
     over several lines are unpacked, and so are lists of records inside an object and the zip archives of
-    formats. An array becomes one element a line; an array of messages is one conversation. Memory does not
-    grow with the file, but with its largest record.
+    formats. An array becomes one element a line; an array of messages is one conversation, and a file of
+    plain text one record. Memory does not grow with the file, but with its largest record.
 
     Behind all that can be read of a compressed file that is damaged or cut, one line says so.
 
     Args:
         path: To read.
         name: As the user knows it.
+        input_format: That the user asked for, None without.
 
     Raises:
-        InputError: The Parquet file is damaged, or it is a pickle.
+        InputError: The Parquet file is damaged, or it is a pickle, or text that is no UTF-8.
     """
     path, damage = decompressed(path)
-    found = listed_records(_as_lines(path, name))
+    found = listed_records(_as_lines(path, name, input_format))
     if damage:
         _mark_cut(found, damage)
     return found
 
 
-def _as_lines(path: Path, name: str) -> Path:
+def _as_lines(path: Path, name: str, input_format: str | None) -> Path:
     with path.open("rb") as handle:
         magic = handle.read(len(_PARQUET))
         if magic == _PARQUET:
@@ -89,7 +91,7 @@ def _as_lines(path: Path, name: str) -> Path:
         if not handle.read(1):
             return path
         with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return _from_json(content) or path
+            return text_record(content, name, input_format) or _from_json(content) or path
 
 
 def spool(stream: SupportsRead[bytes]) -> Path:

@@ -17,6 +17,7 @@ from tokscore.rendering.reading.formats.format import Format
 if TYPE_CHECKING:
     from tokscore.rendering.conversations.conversation import Conversation
     from tokscore.rendering.conversations.trace import Trace
+    from tokscore.rendering.documents.document import Document
     from tokscore.rendering.reading.formats.format import Place
 
 # In the order in which a first record is tried; adding a format takes one module and one line.
@@ -44,6 +45,7 @@ FORMATS: Mapping[str, str] = {
     "openai-responses": "tokscore.rendering.reading.formats.responses:FORMAT",
     "anthropic": "tokscore.rendering.reading.formats.anthropic:FORMAT",
     "openai": "tokscore.rendering.reading.formats.openai:FORMAT",
+    "text": "tokscore.rendering.reading.formats.text:FORMAT",
 }
 
 
@@ -82,8 +84,8 @@ def _format_of_ids(record: Mapping[str, Any]) -> Format | None:  # Any: JSON val
 
 def parse_record(
     record: Mapping[str, Any], chosen: Format, place: Place, *, is_given: bool = False
-) -> Trace | Conversation:  # Any: JSON
-    """The trajectory in a record of the chosen format.
+) -> Trace | Conversation | Document:  # Any: JSON
+    """The trajectory, or the text, in a record of the chosen format.
 
     Args:
         record: A JSON object.

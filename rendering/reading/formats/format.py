@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from tokscore.rendering.conversations.conversation import Conversation
 from tokscore.rendering.conversations.trace import Trace
+from tokscore.rendering.documents.document import Document
 
 # Where messages and tools in the OpenAI form have objects whose keys are those of each record.
 OPEN_KEYS = frozenset(
@@ -46,8 +47,8 @@ class Format:
         has_branches: One record can hold several branches.
         example: One record as a line of JSON.
         matches: Whether a first record looks like this format.
-        parse: The trajectory in one record; raises ConversationError with the JSON path, what was found and
-            what was expected.
+        parse: The trajectory, or the text, in one record; raises ConversationError with the JSON path, what
+            was found and what was expected.
         holds_ids: Whether a record carries token ids in the fields of this format; never without any.
         token_id_keys: Keys of a record below which its token ids are; none for a format without ids.
         id_keys: Keys of a record that may hold its name, text or a whole number; the first that does counts.
@@ -65,7 +66,7 @@ class Format:
     has_branches: bool
     example: str
     matches: Callable[[Mapping[str, Any]], bool]  # Any: JSON values
-    parse: Callable[[Mapping[str, Any], Place], Trace | Conversation]  # Any: JSON values
+    parse: Callable[[Mapping[str, Any], Place], Trace | Conversation | Document]  # Any: JSON values
     holds_ids: Callable[[Mapping[str, Any]], bool] = _never  # Any: JSON values
     token_id_keys: frozenset[str] = frozenset()
     id_keys: tuple[str | tuple[str, ...], ...] = ID_KEYS

@@ -14,6 +14,7 @@ import msgspec
 from tokscore.dataset.errors import ConversationError, UsageError
 from tokscore.rendering.conversations.conversation import Conversation, kind_of, shown
 from tokscore.rendering.conversations.trace import Trace
+from tokscore.rendering.documents.document import Document
 from tokscore.rendering.reading.fields.json_path import NO_VALUE, joined, parse_path, root_key, value_at
 from tokscore.rendering.reading.fields.messages import decoded, openai_message, openai_tools
 from tokscore.rendering.reading.fields.values import object_at
@@ -185,7 +186,7 @@ def _matches(given: RecordMap, record: Mapping[str, Any]) -> bool:
     return value_at(record, given.prompt_token_ids) is not NO_VALUE
 
 
-def _parse(given: RecordMap, record: Mapping[str, Any], place: Place) -> Trace | Conversation:
+def _parse(given: RecordMap, record: Mapping[str, Any], place: Place) -> Trace | Conversation | Document:
     messages = _messages(given, record) if given.messages else None
     tools = _value(record, given.tools)
     checked_tools = openai_tools(tools, joined("$", given.tools)) if tools is not None else None
@@ -204,7 +205,7 @@ def _parse(given: RecordMap, record: Mapping[str, Any], place: Place) -> Trace |
 
 def _tokens(
     given: RecordMap, record: Mapping[str, Any], place: Place, more: Mapping[str, Any]
-) -> Trace | Conversation:
+) -> Trace | Conversation | Document:
     paths = {key: getattr(given, key) for key in _IDS if getattr(given, key)}
     found = {key: _value(record, path) for key, path in paths.items()}
     try:
