@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tokscore.dataset.errors import ConversationError, UsageError
+from tokscore.dataset.errors import ConversationError, InputError
 from tokscore.dataset.tokens import NO_MESSAGE, RenderedTokens
 from tokscore.rendering.conversations.conversation import Conversation
 from tokscore.rendering.documents.windows import Window
@@ -97,10 +97,10 @@ def drift(source: ConversationSource) -> Iterator[Drift | NotRecorded | FailedCo
         source: Planned conversations.
 
     Raises:
-        UsageError: They are plain texts.
+        InputError: They are plain texts.
     """
     if source.plan.format.name == TEXT:
-        raise UsageError(
+        raise InputError(
             f"the input has the format {TEXT}, which no template prints and of which no ids were recorded; "
             "expected trajectories with token ids."
         )

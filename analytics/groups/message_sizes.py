@@ -43,7 +43,7 @@ def message_sizes(dataset: Dataset, by: Grouping) -> tuple[dict[GroupKey, Messag
         size.min().alias("min"),
         size.mean().alias("mean"),
         size.max().alias("max"),
-        size.sort().get(rank - 1).alias("p95"),
+        size.sort().get(rank - 1, null_on_oob=True).alias("p95"),
     ]
     groups = messages.group_by(by.names).agg(sizes)
     total = messages.select(sizes).row(0)

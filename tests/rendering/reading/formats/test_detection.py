@@ -54,6 +54,7 @@ FILES = {
     "langfuse_page.json": "langfuse",
     "otel.jsonl": "otel",
     "otel_spans.jsonl": "otel",
+    "text.jsonl": "text",
 }
 # Formats that hold for records of these as well, and so are tried behind them.
 ALSO = {
@@ -125,7 +126,9 @@ def test_every_example_is_read_by_its_format(name: str) -> None:
         {"conversations": ["Hi"]},
         {"custom_id": "a"},
         {"history": [], "answer": "Hello!"},
-        {"text": "Hi"},
+        {"text": "Hi", "response": "Hello!"},
+        {"text": "Hi", "role": "user"},
+        {"text": ["Hi"]},
     ],
 )
 def test_records_of_no_format_are_not_taken_for_one(record: dict[str, Any]) -> None:
