@@ -154,8 +154,6 @@ def print_summary(dataset: Dataset, form: Format, by: options.By | None) -> None
         columns: Sequence[Column] = MESSAGE_COLUMNS
         if form is Format.TABLE:
             rows = list(rows)
-            if not rows and by is None:  # plain text has no messages
-                return
             has_branches = any(row["branch"] for row in rows)
             columns = [each for each in columns if has_branches or each.key != "branch"]
         print_rows(columns, rows, form, title="Tokens by message")

@@ -162,8 +162,9 @@ def test_every_field_of_a_dataset_is_documented_in_its_files(
 
 def test_the_keys_of_a_manifest_are_documented(tiny_scores: Path, documented: dict[str, set[str]]) -> None:
     manifest = read_manifest(tiny_scores)
-    # Templates that print the date have one more, and so have records that a map describes.
-    assert set(SETTINGS) - set(manifest.settings) == {"template_time", "map"}
+    # Templates that print the date have one more, and so have records that a map describes, and windows of text.
+    chunks = {"chunk", "stride", "context"}
+    assert set(SETTINGS) - set(manifest.settings) == {"template_time", "map", *chunks}
     assert set(manifest.settings) <= set(SETTINGS)
     keys = set(json.loads(manifest.to_json()))
     assert keys == {name for name in documented["manifest.json"] if "." not in name}
