@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from tokscore.analytics.gates import breaches, parse_gate
     from tokscore.analytics.groups.grouping import Grouping, group_label, parse_group_by
     from tokscore.analytics.groups.stats import StatsReport, StatsRow, stats_report
-    from tokscore.analytics.mismatch_report import MismatchReport, mismatch
+    from tokscore.analytics.groups.worst import worst_tokens
+    from tokscore.analytics.recorded.report import MismatchReport, mismatch
     from tokscore.analytics.selection.choosing import Selection, select
     from tokscore.analytics.selection.records import write_records
     from tokscore.analytics.training.export import export
@@ -54,7 +55,7 @@ _LAZY = {
     "Interval": "tokscore.analytics.comparison.diff_rows",
     "MEASURES": "tokscore.analytics.divergence.measures",
     "Measure": "tokscore.analytics.divergence.measures",
-    "MismatchReport": "tokscore.analytics.mismatch_report",
+    "MismatchReport": "tokscore.analytics.recorded.report",
     "Selection": "tokscore.analytics.selection.choosing",
     "StatsReport": "tokscore.analytics.groups.stats",
     "StatsRow": "tokscore.analytics.groups.stats",
@@ -67,7 +68,7 @@ _LAZY = {
     "diff_report": "tokscore.analytics.comparison.diff",
     "export": "tokscore.analytics.training.export",
     "group_label": "tokscore.analytics.groups.grouping",
-    "mismatch": "tokscore.analytics.mismatch_report",
+    "mismatch": "tokscore.analytics.recorded.report",
     "parse_gate": "tokscore.analytics.gates",
     "parse_group_by": "tokscore.analytics.groups.grouping",
     "select": "tokscore.analytics.selection.choosing",
@@ -81,6 +82,7 @@ _LAZY = {
     "topk_limits": "tokscore.analytics.divergence.intervals",
     "topk_skew_kl": "tokscore.analytics.divergence.intervals",
     "topk_total_variation": "tokscore.analytics.divergence.intervals",
+    "worst_tokens": "tokscore.analytics.groups.worst",
     "write_records": "tokscore.analytics.selection.records",
 }
 
@@ -123,6 +125,7 @@ __all__ = [
     "topk_limits",
     "topk_skew_kl",
     "topk_total_variation",
+    "worst_tokens",
     "write_records",
 ]
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
-from tokscore.analytics.comparison.diff import DiffReport
-from tokscore.analytics.comparison.diff_rows import DiffRow
 from tokscore.analytics.exact.report import PREFIX, ExactReport
-from tokscore.analytics.groups.grouping import Grouping, value_label
-from tokscore.dataset.errors import UsageError, counted
+from tokscore.analytics.groups.grouping import Grouping, GroupKey, value_label
+from tokscore.dataset.errors import UsageError, expected_name
 
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
@@ -20,9 +18,6 @@ _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
 }
-_LOGARITHMS = ("teacher_logprob", "student_logprob", "log_ratio")
-_OVERFLOWING = ("off_policy.mean_ratio", "off_policy.effective_sample_size", "off_policy.chi2")
-_FROM_LISTS = ("teacher_rank.", "student_rank.", "top1_agreement")
 _FORM = re.compile(r"\s*(?:(?P<group>.+):)?\s*(?P<metric>[\w.+-]+)\s*(?P<sign>[<>]=?)\s*(?P<value>\S+)\s*")
 
 
@@ -103,7 +98,61 @@ def parse_gate(text: str, by: Grouping) -> Gate:
     return Gate(text, group, match["metric"], match["sign"], value)
 
 
-def breaches(report: DiffReport, gates: Sequence[Gate], exact: ExactReport | None = None) -> list[Breach]:
+class GatedRow(Protocol):
+    """The numbers of a group of tokens."""
+
+    @property
+    def group(self) -> GroupKey:
+        """What its tokens share."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that its numbers are of."""
+
+    def flat(self) -> dict[str, float | int | None]:
+        """Numbers by dotted name; None where there is no value, or an infinite one."""
+
+    def is_infinite(self, metric: str) -> bool:
+        """Whether a number without a value is infinite."""
+
+
+class GatedReport(Protocol):
+    """A report that conditions can be about."""
+
+    @property
+    def by(self) -> Grouping:
+        """What the groups share."""
+
+    @property
+    def groups(self) -> Sequence[GatedRow]:
+        """A row for each."""
+
+    @property
+    def total(self) -> GatedRow:
+        """All tokens together."""
+
+    def why_missing(self, row: Any, metric: str) -> str:  # Any: a row of the report
+        """Why a number is not there; empty where that is not known."""
+
+
+def check_gates(gates: Sequence[Gate], names: Collection[str]) -> None:
+    """Refuse conditions about numbers that a report will not have.
+
+    Args:
+        gates: The conditions.
+        names: Dotted names of all numbers of a row.
+
+    Raises:
+        UsageError: With the name that was meant, where one is close.
+    """
+    for gate in gates:
+        if gate.metric not in names:
+            shown = [name for name in names if not name.startswith("confidence.")]
+            known = names if gate.metric.startswith("confidence.") else shown
+            raise UsageError(f"{gate.text!r}: there is no {gate.metric}; {expected_name(gate.metric, known)}")
+
+
+def breaches(report: GatedReport, gates: Sequence[Gate], exact: ExactReport | None = None) -> list[Breach]:
     """The conditions that hold, and those about a number that is not there: a gate does not pass unseen.
 
     Args:
@@ -121,11 +170,9 @@ def breaches(report: DiffReport, gates: Sequence[Gate], exact: ExactReport | Non
         if exact is not None:
             of_group = exact.flat_total() if row is report.total else exact.flat_of(row.group)
             numbers |= dict.fromkeys(exact.total.flat()) | of_group
-        if gate.metric not in numbers:
-            names = ", ".join(name for name in numbers if not name.startswith("confidence."))
-            raise UsageError(f"{gate.text!r}: there is no {gate.metric}; expected one of {names}.")
+        check_gates([gate], numbers)
         number = numbers[gate.metric]
-        if number is None and (_is_infinite(row, gate.metric) or numbers.get(f"{gate.metric}_n_infinite")):
+        if number is None and (row.is_infinite(gate.metric) or numbers.get(f"{gate.metric}_n_infinite")):
             number = math.inf
         if number is None:
             found.append(Breach(gate, None, _why_missing(report, row, gate.metric)))
@@ -134,39 +181,14 @@ def breaches(report: DiffReport, gates: Sequence[Gate], exact: ExactReport | Non
     return found
 
 
-def _is_infinite(row: DiffRow, metric: str) -> bool:
-    """Whether it is an upper limit that some token lacks, or that of its confidence, or infinite itself."""
-    name, _, end = metric.removeprefix("confidence.").rpartition(".")
-    interval = row.intervals.get(name)
-    if interval is None:
-        return False
-    return interval.is_unbounded if end == "upper" else end == "lower" and interval.is_infinite
-
-
-def _why_missing(report: DiffReport, row: DiffRow, metric: str) -> str:
+def _why_missing(report: GatedReport, row: GatedRow, metric: str) -> str:
     """Why a number is not there; empty where that is not known."""
-    if not row.n_tokens:
-        return "the group has no tokens that both models scored"
-    if metric.startswith(PREFIX):
+    if row.n_tokens and metric.startswith(PREFIX):
         return "a model rules a token out, or conversations set none"
-    if metric.startswith("confidence."):
-        if not row.confidence:
-            return report.why_unconfident or ""
-        if row is report.total and metric.endswith(".adjusted_p_value"):
-            return "all tokens together are one test, whose p_value needs no adjustment"
-        return f"{counted(row.confidence[0].n_conversations, 'conversation')} set none"
-    if metric in _LOGARITHMS:
-        return "a model rules a token out, whose logprob is -inf"
-    if metric in _OVERFLOWING:
-        return "ratios of the two models' probabilities are beyond the range of float64"
-    if metric.startswith("off_policy."):
-        return report.why_unconfident or ""
-    if metric.startswith(_FROM_LISTS):
-        return "the datasets have no ranks or lists for it"
-    return ""
+    return report.why_missing(row, metric)
 
 
-def _row(report: DiffReport, gate: Gate) -> DiffRow:
+def _row(report: GatedReport, gate: Gate) -> GatedRow:
     if not gate.group:
         return report.total
     for row in report.groups:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,14 +15,16 @@ from tokscore.cli.printing import html as page
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
 from tokscore.cli.printing.output_format import Format
+from tokscore.cli.printing.reports.groups import note_more
 from tokscore.cli.printing.tables import counted, note_absent_metadata, print_all_columns, print_json
-from tokscore.cli.running import compare_models
+from tokscore.cli.running import compare_models, compare_recorded
 from tokscore.dataset.choices import Align, OnError, Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tokscore.analytics.comparison.pairing import Skipped
+    from tokscore.analytics.gates import Breach
 
 EPILOG = """Examples:
 
@@ -57,14 +60,11 @@ def diff(
         ),
     ] = None,
     by: options.Groups = None,
-    recorded: Annotated[
-        Path | None,
-        options.option(
-            "--recorded",
-            metavar="SCORES",
-            help="Instead, compare the logprobs that a score dataset's input carried with the scored ones.",
-        ),
-    ] = None,
+    sort: options.Sort = None,
+    top: options.Top = None,
+    worst: options.Worst = None,
+    recorded: compare_recorded.Recorded = None,
+    recorded_against: compare_recorded.Against = None,
     sampled_by: Annotated[
         Sampler | None,
         options.option(
@@ -131,10 +131,12 @@ def diff(
     the scores are kept in the cache.
     """
     print_all_columns(wide)
-    from tokscore.dataset.errors import ExitCode, UsageError
+    from tokscore.dataset.errors import UsageError
 
     page.check(html)
-    groups = by or ["role"]
+    if worst is not None and any((by, sort, top)):
+        raise UsageError("--worst is --by conversation_id with --sort and --top; leave those out.")
+    groups = by or ["role" if worst is None else "conversation_id"]
     exact = exact or summary is not None
     is_content = align is Align.CONTENT
     if is_content and any((on, exact, html)):
@@ -143,27 +145,60 @@ def diff(
             "--exact and --html, which need equal tokens."
         )
     if recorded is not None:
-        if any((teacher, fail_if, out, sampled_by, on, exact, html, is_content, alpha, noise_floor)):
+        if any((teacher, sampled_by, on, exact, is_content, alpha)):
             raise UsageError(
-                "--recorded takes one dataset and none of TEACHER, --fail-if, -o, --sampled-by, --on, "
-                "--exact, --html, --alpha, --noise-floor and --align content."
+                "--recorded takes one dataset or file and none of TEACHER, --sampled-by, --on, --exact, "
+                "--alpha and --align content."
             )
-        _print_recorded(recorded, groups, on_error, form)
+        wanted = compare_recorded.RecordedOptions(
+            recorded_against,
+            groups,
+            sort if worst is None else compare_recorded.WORST,
+            top or worst,
+            on_error,
+            fail_if or (),
+            noise_floor,
+            out,
+            form,
+            details,
+        )
+        if html is not None:
+            compare_recorded.check_page(recorded, recorded_against)
+        compared = compare_recorded.compare_recorded(recorded, wanted)
+        _note_skipped(compared.report.skipped)
+        if recorded.is_dir():
+            _note_branches(recorded)
+        if html is not None:
+            page.write_mismatch(
+                recorded, html, max_mb=html_max_mb, noise_floor=noise_floor, on_error=on_error
+            )
+        _end(compared.breaches)
         return
+    if recorded_against is not None:
+        raise UsageError("--recorded-against goes with --recorded.")
     if teacher is None or student is None:
         raise UsageError("expected two score datasets, TEACHER and STUDENT, or --recorded SCORES.")
 
     from tokscore.analytics import breaches, diff_report, parse_gate, parse_group_by
+    from tokscore.analytics.comparison.diff_rows import metric_names
     from tokscore.analytics.comparison.noise import read_measured_on
     from tokscore.analytics.comparison.provenance import provenance_notes
+    from tokscore.analytics.divergence.intervals import checked_alphas
+    from tokscore.analytics.divergence.measures import alpha_name
     from tokscore.analytics.exact.output import whole_folder, write_exact
-    from tokscore.cli.printing.diff import note_confidence, print_report
-    from tokscore.cli.printing.exact import note_infinite, print_exact, print_summary
+    from tokscore.analytics.gates import check_gates
+    from tokscore.analytics.groups.ranking import Ranking
+    from tokscore.cli.printing.reports.diff import note_confidence, print_report
+    from tokscore.cli.printing.reports.exact import note_infinite, print_exact, print_summary
 
     gates = [parse_gate(text, parse_group_by(groups)) for text in fail_if or ()]
     for gate in gates:
         if gate.is_exact and not exact:
             raise UsageError(f"{gate.text!r} is about exact values; add --exact.")
+    alphas = checked_alphas(alpha or [0.5])
+    names = metric_names(alphas, sampled_by)
+    check_gates([gate for gate in gates if not gate.is_exact], names)
+    ranking = Ranking(sort if worst is None else f"{alpha_name('gjs', alphas[0])}.lower", top or worst, names)
     chosen = compare_models.OnOptions(rendering, engine)
     sides = compare_models.open_sides(teacher, student, on or [], chosen)
     sides = sides._replace(
@@ -196,14 +231,16 @@ def diff(
             found += breaches(report, [gate for gate in gates if gate.is_exact], whole)
             if folder is not None:
                 write_exact(folder, report, whole, parts)
+    shown = replace(report, groups=ranking.apply(report.groups))
     if whole is not None and summary is not None:
         print_summary(whole.summary, form)
     elif form is Format.JSON:
-        print_json(report.to_dict() | ({} if whole is None else {"exact": whole.to_dict()}))
+        print_json(shown.to_dict() | ({} if whole is None else {"exact": whole.to_dict()}))
     else:
-        print_report(report, form, exact=whole, details=details)
+        print_report(shown, form, exact=whole, details=details)
         if whole is not None and form is Format.TABLE:
             print_exact(whole, details=details)
+    note_more(len(report.groups), len(shown.groups))
     note_absent_metadata(report.by, [row.group for row in report.groups])
     note_confidence(report)
     if whole is not None:
@@ -231,31 +268,17 @@ def diff(
     if html is not None:
         settings = page.DiffSettings(report.alphas[0], noise_floor, on_error)
         page.write_diff(sides.teacher, sides.student, html, settings, max_mb=html_max_mb, exact=whole)
+    _end(found)
+
+
+def _end(found: Sequence[Breach]) -> None:
+    """Name the conditions that hold, and end with a failure where any does."""
+    from tokscore.dataset.errors import ExitCode
+
     for breach in found:
         note(f"failed: {breach}")
     if found:
         raise typer.Exit(ExitCode.FAILED)
-
-
-def _print_recorded(scores: Path, by: Sequence[str], on_error: OnError, form: Format) -> None:
-    from tokscore.analytics import mismatch
-    from tokscore.cli.printing.diff import print_mismatch
-
-    report = mismatch(scores, by=by, on_error=on_error)
-    if form is Format.JSON:
-        print_json(report.to_dict())
-    else:
-        print_mismatch(report, form)
-    _note_skipped(report.skipped)
-    conversations = counted(report.n_conversations, "conversation")
-    without = f", {report.total.n_unrecorded:,} without both" if report.total.n_unrecorded else ""
-    note(f"{conversations}, {counted(report.total.n_tokens, 'token')} with both logprobs{without}")
-    if report.total.recorded_logprob == 0:
-        note(
-            "warning: every recorded logprob is 0, as programs write that have none: the differences say "
-            "nothing about the engine."
-        )
-    _note_branches(scores)
 
 
 def _note_branches(dataset: Path) -> None:

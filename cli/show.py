@@ -16,8 +16,8 @@ from tokscore.cli.printing.tables import Cell, Column, counted, print_json, prin
 from tokscore.dataset.choices import Metric
 
 if TYPE_CHECKING:
-    from tokscore.analytics.report.scored import ModelScores, ScoredConversation
-    from tokscore.analytics.report.token_texts import TokenText
+    from tokscore.analytics.report.conversation.scored import ModelScores, ScoredConversation
+    from tokscore.analytics.report.conversation.token_texts import TokenText
     from tokscore.cli.printing.styled import StyledConsole
     from tokscore.dataset.reading import Dataset
 
@@ -60,9 +60,10 @@ def show(
     A digit behind a token says the same as its colour: it exceeds 50 % (1), 80 % (2), 95 % (3) or 99 % (4) of
     the conversation's tokens. On a terminal the output is paged; --format json and csv print all numbers.
     """
-    from tokscore.analytics.report.metrics import parse_metric
+    from tokscore.analytics.report.conversation.metrics import parse_metric
+    from tokscore.analytics.report.conversation.token_texts import TokenTexts
     from tokscore.analytics.report.reading import ComparedDatasets, find_scored, open_scores
-    from tokscore.analytics.report.token_texts import TokenTexts
+    from tokscore.dataset.errors import InputError
 
     wanted = parse_metric(metric, has_student=against is not None)
     students: list[Dataset] = []
@@ -73,6 +74,10 @@ def show(
         compared = ComparedDatasets(dataset, against, alpha=alpha)
         opened, students = compared.comparison.teacher, [compared.comparison.student]
         conversation = compared.find(conversation_id, branch)
+    if wanted is Metric.RECORDED and conversation.recorded is None:
+        raise InputError(
+            f"{opened.root}: {conversation.name} carries no recorded logprobs; choose another --metric."
+        )
     texts = TokenTexts(opened).of(conversation.token_ids.tolist())
     if form is Format.JSON:
         print_json(_facts(conversation, wanted) | {"tokens": list(_token_rows(conversation, texts))})
@@ -84,7 +89,7 @@ def show(
 
 
 def _facts(conversation: ScoredConversation, metric: Metric) -> dict[str, object]:
-    from tokscore.analytics.report.messages import message_rows
+    from tokscore.analytics.report.conversation.messages import message_rows
 
     return {
         "conversation_id": conversation.conversation_id,
@@ -98,7 +103,7 @@ def _facts(conversation: ScoredConversation, metric: Metric) -> dict[str, object
 
 
 def _token_rows(conversation: ScoredConversation, texts: list[TokenText]) -> Iterator[dict[str, Cell]]:
-    from tokscore.analytics.report.metrics import delta
+    from tokscore.analytics.report.conversation.metrics import delta, recorded_gap
 
     sides = [("", conversation.teacher)]
     columns: dict[str, list[float]] = {}
@@ -107,6 +112,9 @@ def _token_rows(conversation: ScoredConversation, texts: list[TokenText]) -> Ite
         columns["delta"] = delta(conversation.teacher.logprobs, conversation.student.logprobs).tolist()
         columns["gjs_lower"] = conversation.gjs.lower.tolist()
         columns["gjs_upper"] = conversation.gjs.upper.tolist()
+    if conversation.recorded is not None:
+        columns["recorded_logprob"] = conversation.recorded.tolist()
+        columns["recorded_gap"] = recorded_gap(conversation).tolist()
     scores = {f"{prefix}{name}": column for prefix, side in sides for name, column in _columns_of(side)}
     columns = scores | columns
     for i, text in enumerate(texts):
@@ -166,8 +174,14 @@ def print_conversation(
     """
     from rich.text import Text
 
-    from tokscore.analytics.report.metrics import METRICS, level_limits, levels, metric_values, salience
-    from tokscore.cli.printing.strip import Strip
+    from tokscore.analytics.report.conversation.metrics import (
+        METRICS,
+        level_limits,
+        levels,
+        metric_values,
+        salience,
+    )
+    from tokscore.cli.printing.conversation.strip import Strip
     from tokscore.cli.printing.visible import visible
 
     values = metric_values(conversation, metric)
@@ -188,7 +202,7 @@ def print_conversation(
         name = "" if len(datasets) == 1 else f"{letter} "
         if model is not None:
             console.print(Text(f"{name}{model.name}, {model.dtype}, {model.engine_version}"))
-    _print_messages(console, conversation)
+    _print_messages(console, conversation, with_recorded=metric is Metric.RECORDED)
     sign = -1.0 if metric is Metric.LOGPROB else 1.0
     relation = "<" if metric is Metric.LOGPROB else ">"
     shown = (f"{digit} {relation} {sign * limit:.4g}" for digit, limit in zip("¹²³⁴", limits, strict=True))
@@ -197,23 +211,32 @@ def print_conversation(
         conversation,
         texts,
         levels(saliences, limits).tolist(),
-        (values < 0).tolist() if metric is Metric.DELTA else [False] * len(conversation),
+        (values < 0).tolist() if METRICS[metric].is_signed else [False] * len(conversation),
     )
     for line in strip.lines(console.width):
         console.print(line, no_wrap=True, overflow="ignore", crop=False)
+    if metric is Metric.RECORDED:
+        from tokscore.cli.printing.conversation.recorded_tokens import print_recorded_tokens
+
+        print_recorded_tokens(console, conversation, texts)
 
 
-def _print_messages(console: StyledConsole, conversation: ScoredConversation) -> None:
+def _print_messages(
+    console: StyledConsole, conversation: ScoredConversation, *, with_recorded: bool = False
+) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from tokscore.analytics.report.messages import message_rows
+    from tokscore.analytics.report.conversation.messages import message_rows
     from tokscore.cli.printing.visible import visible
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     is_compared = conversation.student is not None
     names = ["#", "role", "tokens", "sampled", "logprob"]
-    names += ["logprob S", "T - S", "GJS"] if is_compared else ["rank 1", "entropy"]
+    if with_recorded:
+        names += ["recorded", "scored - recorded"]
+    else:
+        names += ["logprob S", "T - S", "GJS"] if is_compared else ["rank 1", "entropy"]
     for name in names:
         table.add_column(name, justify="left" if name == "role" else "right", no_wrap=name != "role")
     for row in message_rows(conversation):
@@ -225,7 +248,9 @@ def _print_messages(console: StyledConsole, conversation: ScoredConversation) ->
             "?" if row.n_sampled is None else f"{row.n_sampled:,}",
             _mean(row.logprob),
         ]
-        if is_compared:
+        if with_recorded:
+            cells += [_mean(row.recorded_logprob), _mean(row.recorded_gap)]
+        elif is_compared:
             interval = f"[{_mean(row.gjs_lower)}, {_mean(row.gjs_upper)}]"
             cells += [
                 _mean(row.student_logprob),

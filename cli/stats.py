@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,7 @@ from tokscore.cli.printing.console import note
 from tokscore.cli.printing.failures import note_failures
 from tokscore.cli.printing.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
 from tokscore.cli.printing.output_format import Format
+from tokscore.cli.printing.reports.groups import note_more, shown_groups
 from tokscore.cli.printing.tables import (
     Column,
     counted,
@@ -80,6 +82,17 @@ _SPANS = (
     Column("stop", "stop"),
     Column("n_tokens", "tokens"),
 )
+_WORST_TOKENS = (
+    Column("conversation_id", "conversation"),
+    Column("branch", "branch"),
+    Column("position", "position"),
+    Column("message_index", "message"),
+    Column("role", "role"),
+    Column("token_id", "id"),
+    Column("text", "text"),
+    Column("logprob", "logprob"),
+    Column("rank", "rank"),
+)
 _UNKNOWN = "(cannot be told)"
 _OF_BRANCHES = frozenset({"message_index", "position"})  # which begin again in every branch
 
@@ -107,6 +120,15 @@ def stats(
     ],
     *,
     by: options.Groups = None,
+    sort: options.Sort = None,
+    top: options.Top = None,
+    worst: options.Worst = None,
+    worst_tokens: Annotated[
+        int | None,
+        options.option(
+            "--worst-tokens", metavar="N", min=1, help="Print the N tokens with the lowest logprobs instead."
+        ),
+    ] = None,
     spans: Annotated[
         bool, options.option("--spans", help="Print every run of tokens with one owner instead.")
     ] = False,
@@ -133,9 +155,11 @@ def stats(
     are_files = _are_files(inputs)
     if html is not None and (are_files or limit):
         raise UsageError("--html takes one score dataset; leave it out with files or --limit.")
-    if sum(map(bool, (by, spans, limit))) > 1 or (are_files and (by or spans)):
+    reports = (by or sort or top, spans, worst, worst_tokens, limit)
+    if sum(map(bool, reports)) > 1 or (are_files and any(reports[:4])):
         raise UsageError(
-            "--by, --spans and --limit print one report each, the first two of a dataset; give one of them."
+            "--by with --sort and --top, --spans, --worst, --worst-tokens and --limit print one report each, "
+            "all but the last of a dataset; give one of them."
         )
     if partial and (are_files or spans or limit or html):
         raise UsageError("--partial is for the groups of one dataset; leave it out with anything else.")
@@ -148,8 +172,12 @@ def stats(
         print_limits(dataset, limit, limit_count, form)
     elif spans:
         print_spans(dataset, form)
+    elif worst_tokens:
+        print_worst_tokens(dataset, worst_tokens, form)
+    elif worst:
+        print_stats(dataset, "conversation_id", form, sort="-mean_logprob", top=worst)
     else:
-        print_stats(dataset, ",".join(by or ["role"]), form, partial=partial)
+        print_stats(dataset, ",".join(by or ["role"]), form, sort=sort, top=top, partial=partial)
     if html is not None:
         page.write_stats(dataset, html, max_mb=html_max_mb)
 
@@ -208,20 +236,39 @@ def print_recorded(
         note_failures(failure_reasons(recorded.failures))
 
 
-def print_stats(dataset: Path, by: str, form: Format, *, partial: bool = False) -> None:
-    """Print the aggregation of a finished dataset."""
+def print_stats(
+    dataset: Path,
+    by: str,
+    form: Format,
+    *,
+    sort: str | None = None,
+    top: int | None = None,
+    partial: bool = False,
+) -> None:
+    """Print the aggregation of a finished dataset, its groups as `Ranking` takes them."""
     from tokscore.analytics import group_label, stats_report
     from tokscore.analytics.groups.message_sizes import n_branching
+    from tokscore.analytics.groups.ranking import Ranking
+    from tokscore.analytics.groups.stats import metric_names
+    from tokscore.dataset.manifest import read_manifest
 
+    ranking = Ranking(sort, top, metric_names(read_manifest(dataset).kind)) if sort or top else None
     report = stats_report(dataset, by=by, partial=partial)
     if partial:
         _note_parts(dataset)
     note_absent_metadata(report.by, [row.group for row in report.groups])
+    if ranking is not None:
+        ranked = ranking.apply(report.groups)
+        note_more(len(report.groups), len(ranked))
+        report = replace(report, groups=ranked)
     if form is Format.JSON:
         print_json(report.to_dict())
         return
     _print_coverage(report.coverage)
-    named = [*((group_label(row.group, report.by), row) for row in report.groups), ("(all)", report.total)]
+    groups = [*report.groups]
+    if form is Format.TABLE:
+        groups = shown_groups(groups, report.by, lambda _: True, lambda row: row.n_tokens)
+    named = [*((group_label(row.group, report.by), row) for row in groups), ("(all)", report.total)]
     rows = []
     for label, row in named:
         values = row.to_dict()
@@ -251,6 +298,16 @@ def _note_parts(dataset: Path) -> None:
         n_there = len(opened.manifest.parts)
         n = n_there + opened.n_parts_missing
         note(f"warning: partial: {n_there:,} of {counted(n, 'part')} are finished; the numbers are of these.")
+
+
+def print_worst_tokens(dataset: Path, n: int, form: Format) -> None:
+    """Print the tokens with the lowest logprobs."""
+    from tokscore.analytics.groups.worst import worst_tokens
+
+    rows = [token.to_dict() for token in worst_tokens(dataset, n)]
+    if form is Format.TABLE:
+        rows = [{**row, "text": repr(row["text"])[1:-1]} for row in rows]
+    print_rows(_WORST_TOKENS, rows, form)
 
 
 def _print_coverage(coverage: Coverage) -> None:

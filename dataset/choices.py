@@ -48,8 +48,15 @@ class Sampler(StrEnum):
     STUDENT = "student"
 
 
+class RecordedAgainst(StrEnum):
+    """Whose logprobs those that an input carried are held against."""
+
+    SCORED = "scored"  # of the model that scored the dataset
+    TRAINER = "trainer"  # that the input carried too
+
+
 class GroupBy(StrEnum):
-    """Token columns that make groups; `metadata.X` of the conversation does too."""
+    """Properties of tokens that make groups; `metadata.X` of the conversation does too."""
 
     ROLE = "role"
     MESSAGE_INDEX = "message_index"
@@ -58,6 +65,8 @@ class GroupBy(StrEnum):
     IS_CONTENT = "is_content"
     IS_SAMPLED = "is_sampled"
     POSITION = "position"
+    POSITION_IN_MESSAGE = "position_in_message"  # in bins that double
+    ANSWER_POSITION = "answer_position"  # likewise
     CONVERSATION_ID = "conversation_id"
 
 
@@ -75,6 +84,7 @@ class Metric(StrEnum):
     ENTROPY = "entropy"
     GJS = "gjs"
     DELTA = "delta"
+    RECORDED = "recorded"
 
 
 class LimitCount(StrEnum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 
 
@@ -127,3 +128,13 @@ def needs_code(name: str) -> str:
         f"{name} needs Python code that comes with it, which is not run.\n"
         "Read that code, and give `trust_remote_code=True` if you trust it."
     )
+
+
+def expected_name(name: str, known: Iterable[str]) -> str:
+    """The end of a message about a name that is not known: those that are close, and all there are."""
+    from difflib import get_close_matches
+
+    names = list(known)
+    close = get_close_matches(name, names, n=3)
+    listed = f"xpected one of {', '.join(names)}."
+    return f"did you mean {' or '.join(close)}? E{listed}" if close else f"e{listed}"

@@ -277,6 +277,20 @@ class Dataset:
             return table
         return table.filter(pc.is_in(table["token_id"], pa.array(sorted(token_ids), pa.int32())))
 
+    def token_bytes(self, token_ids: set[int]) -> dict[int, bytes]:
+        """What ids stand for, by the vocabulary; empty without one.
+
+        Raises:
+            InputError: It is damaged.
+        """
+        if not token_ids or not self.has_vocabulary:
+            return {}
+        table = self.vocabulary(["token_id", "text", "bytes"], token_ids)
+        return {
+            row["token_id"]: row["text"].encode() if row["bytes"] is None else row["bytes"]
+            for row in table.to_pylist()
+        }
+
     def failures(self, part: int | None = None) -> Iterator[FailedConversation]:
         """The error rows of one part, or of all in plan order.
 

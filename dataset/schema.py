@@ -33,6 +33,7 @@ class Column:
         attribute: Array of `RenderedTokens` (of `SequenceScores` for a score) that it is made of and that is
             read back from it; empty for what `rows` makes of the place of a token.
         is_split: Written with BYTE_STREAM_SPLIT.
+        is_added: Came later: files of this version that lack it read as if it were null.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Column:
     least: int | None = None
     attribute: str = ""
     is_split: bool = False
+    is_added: bool = False
 
     @property
     def field(self) -> pa.Field:
@@ -119,6 +121,16 @@ _TOKENS = (
         nullable=True,
         attribute="recorded_logprobs",
         is_split=True,
+    ),
+    Column(
+        "trainer_logprob",
+        pa.float32(),
+        "Logprob that a trainer computed later, as the input said; null where it did not.",
+        unit="nats",
+        nullable=True,
+        attribute="trainer_logprobs",
+        is_split=True,
+        is_added=True,
     ),
 )
 

@@ -129,6 +129,9 @@ class TableFile:
         except _FAILURES as error:
             raise self._damaged(names, wanted, error) from error
         for name in names:
+            if self._columns[name].is_added and name not in table.column_names:
+                table = table.append_column(name, pa.nulls(len(table), self._columns[name].dtype))
+        for name in names:
             self._check_values(self._columns[name], table)
         return table
 
@@ -160,6 +163,8 @@ class TableFile:
             self._check_type(column, fields[column.name].type if column.name in fields else None)
 
     def _check_type(self, column: Column, found: pa.DataType | None) -> None:
+        if found is None and column.is_added:
+            return
         if found is None:
             raise self._error(f"has no column {column.name}; expected {column.dtype}.")
         if isinstance(found, pa.DictionaryType):

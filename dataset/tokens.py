@@ -94,6 +94,7 @@ class RenderedTokens:
         char_stops: int64, one past the last; equal to the start where a token stands for no character.
         recorded_logprobs: float32 in nats, NaN where the input carried none; None without any.
         recorded_is_content: bool, as the input said; None where it did not.
+        trainer_logprobs: Those that a trainer computed later, as `recorded_logprobs`.
     """
 
     token_ids: NDArray[np.int32]
@@ -109,6 +110,7 @@ class RenderedTokens:
     char_stops: NDArray[np.int64] | None = None
     recorded_logprobs: NDArray[np.float32] | None = None
     recorded_is_content: NDArray[np.bool_] | None = None
+    trainer_logprobs: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         for name in _array_names():

@@ -23,8 +23,11 @@ from tokscore.analytics.exact.report import PREFIX, ExactRow
 from tokscore.analytics.exact.summary import summarise
 from tokscore.analytics.groups.grouping import parse_group_by
 from tokscore.analytics.groups.stats import Percentiles, StatsRow
+from tokscore.analytics.recorded.rows import MismatchKl, MismatchRow
+from tokscore.analytics.recorded.tables import token_schema as recorded_schema
 from tokscore.dataset import manifest
 from tokscore.dataset import schema as tables
+from tokscore.dataset.choices import RecordedAgainst
 from tokscore.dataset.tokens import FailedConversation
 from tokscore.dataset.writing import ERROR_FIELDS
 from tokscore.scoring.agreement import Agreement
@@ -120,6 +123,17 @@ def sections() -> Iterator[tuple[str, str, Iterable[Row]]]:
         "`se_conversations`."
     )
     yield "summary of diff", about, _summary()
+    about = (
+        "`diff --recorded -o DIR` writes it; one row per token with both logprobs, with the columns of\n"
+        "`--by` (here `role`); `trainer_logprob` instead of `scored_logprob` for those of the trainer."
+    )
+    schema = recorded_schema(parse_group_by("role"), RecordedAgainst.SCORED)
+    yield "tokens.parquet of diff --recorded", about, _schema(schema)
+    about = (
+        "`diff --recorded -o DIR` writes it; one row per group, as groups.parquet of diff.\n"
+        "[mismatch.md](mismatch.md) explains the numbers."
+    )
+    yield "groups.parquet of diff --recorded", about, _mismatch()
     about = "`stats --format json` prints one object per group under `groups`, and one under `total`."
     yield "groups of stats", about, _stats()
     about = "`selfcheck --format json` prints it, `-o` writes it; [selfcheck.md](selfcheck.md) has all keys."
@@ -136,10 +150,11 @@ def _named(name: str) -> str:
 
 # Units follow from names; the first pattern that is found counts.
 _UNITS = (
-    (r"^(exact\.)?confidence", "as MEASURE"),
+    (r"^(exact\.)?confidence.MEASURE", "as MEASURE"),
+    (r"^confidence.NUMBER", "as NUMBER"),
     (r"unresolved|total_variation|delta_p", "probability"),
     (r"share|outside|clipped|agreement|effective_sample_size", "share"),
-    (r"percentiles|logprob|log_ratio|kl_|gjs|entropy|sequence_(sum|mean)|estimate", "nats"),
+    (r"percentiles|logprob|log_ratio|kl_|gjs|_kl\.|entropy|sequence_(sum|mean)|estimate", "nats"),
     (r"^against_reference|^noise_floor|^lines", "nats"),
     (r"tokens_per_message", "tokens"),
     (r"chi2|ratio|rank|perplexity", ""),
@@ -272,6 +287,23 @@ def _summary() -> Iterator[Row]:
         unit = "probability" if figure.name.endswith("delta_p") else unit
         has_errors = figure.se_tokens is not None
         yield Row(figure.name, "object" if has_errors else "float", unit, True, f"{figure.label}.")
+
+
+def _mismatch() -> Iterator[Row]:
+    """The columns of `MismatchRow.flat`."""
+    hints = typing.get_type_hints(MismatchRow)
+    for row in _described(MismatchRow):
+        if row.name == "other_logprob":
+            yield row._replace(name="scored_logprob", description="Of the model that scored.")
+            yield row._replace(name="trainer_logprob", description="Of the trainer, instead.")
+        elif row.name == "mismatch_kl":
+            yield from _numbers(MismatchKl, "mismatch_kl.")
+        elif row.name == "confidence":
+            yield from _numbers(NamedConfidence, "confidence.NUMBER.")
+        elif row.dtype == "object":
+            yield from _nested_numbers(hints[row.name], row)
+        elif row.name not in ("group", "against"):
+            yield row
 
 
 _UNRESOLVED = "Mass of the mixture on ids that are not known on both sides."

@@ -25,7 +25,7 @@ LIBRARIES = (
     "transformers.models.auto.tokenization_auto",
     "transformers.models.llama.modeling_llama",
     "tokscore.analytics.comparison.diff",
-    "tokscore.cli.printing.diff",
+    "tokscore.cli.printing.reports.diff",
     "tokscore.cli.app",
     "tokscore.cli.printing.styled",
     "tokscore.rendering.source",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,12 +12,15 @@ import numpy as np
 from tokscore.analytics.comparison.off_policy import finite
 from tokscore.analytics.divergence.measures import gaps
 from tokscore.analytics.statistics.bootstrap import LARGEST, N_REPLICATES, Confidence, clustered_confidence
+from tokscore.analytics.statistics.multiplicity import benjamini_hochberg
+from tokscore.dataset.errors import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokscore.analytics.comparison.reduction import Clusters
     from tokscore.analytics.divergence.topk import FloatArray
+    from tokscore.analytics.groups.grouping import Grouping
 
 # Groups with confidence limits; more are too many to look at, and each takes a bootstrap.
 MAX_CONFIDENT_GROUPS = 200
@@ -54,6 +57,11 @@ class NamedConfidence(NamedTuple):
         """For JSON: a measure without a test has no p-values."""
         untested = () if self.name in tested() else ("p_value", "adjusted_p_value")
         return {name: value for name, value in self._asdict().items() if name not in ("name", *untested)}
+
+
+def blank_confidence(names: Iterable[str]) -> tuple[NamedConfidence, ...]:
+    """What says which numbers there will be."""
+    return tuple(NamedConfidence(name, None, None, None, None, 0, True) for name in names)
 
 
 def tested() -> list[str]:
@@ -98,12 +106,12 @@ def confidence_of(
             is_unbounded |= columns[f"n_unbounded_{row.name}"] > 0
         upper[row.name] = np.where(is_unbounded, np.inf, upper[row.name])
     possible = {row.name: row.range for row in gaps(alphas) if row.is_interval}
-    limits = _of_means(lower, n_tokens, n_replicates, possible, upper)
+    limits = limits_of_means(lower, n_tokens, n_replicates, possible, upper)
     if with_estimates:
         n_estimated = columns[N_ESTIMATED].astype(np.int64)
         estimates = {name: columns[name] for name in ESTIMATE_COLUMNS[1:]}
         # A KL is never below 0, but what is no estimate of one may be, and should be seen to be.
-        limits += _of_means(estimates, n_estimated, n_replicates, {"estimate_k3": (0.0, math.inf)})
+        limits += limits_of_means(estimates, n_estimated, n_replicates, {"estimate_k3": (0.0, math.inf)})
     return limits
 
 
@@ -121,7 +129,7 @@ def confidence_of_means(
     if not len(n_tokens):
         return ()
     possible = {row.name: row.range for row in gaps(alphas) if row.is_interval}
-    found = _of_means(columns, n_tokens, n_replicates, possible)
+    found = limits_of_means(columns, n_tokens, n_replicates, possible)
     return tuple(
         NamedConfidence(name, each.lower, each.upper, None, None, each.n_conversations, each.is_rough)
         for name, each in found
@@ -141,13 +149,77 @@ def by_conversation(clusters: Clusters) -> tuple[dict[str, FloatArray], NDArray[
     return sums, np.add.reduceat(clusters.n_tokens, starts)
 
 
-def _of_means(
+def why_unlimited(
+    confidence: Sequence[NamedConfidence], metric: str, why_unconfident: str | None, *, is_total: bool
+) -> str:
+    """Why a number of the confidence of a row is not there; empty where that is not known.
+
+    Args:
+        confidence: Of the row.
+        metric: Its dotted name.
+        why_unconfident: Why no group of the report has any.
+        is_total: Whether the row is that of all tokens.
+    """
+    if not confidence:
+        return why_unconfident or ""
+    if is_total and metric.endswith(".adjusted_p_value"):
+        return "all tokens together are one test, whose p_value needs no adjustment"
+    return f"{counted(confidence[0].n_conversations, 'conversation')} set none"
+
+
+def why_unconfident(by: Grouping, n_groups: int) -> str | None:
+    """Why no group of a report has confidence limits, though the total may; None where they may."""
+    if by.is_narrow:
+        return "there are as many groups as positions or conversations"
+    if n_groups > MAX_CONFIDENT_GROUPS:
+        return f"{n_groups:,} groups are more than {MAX_CONFIDENT_GROUPS}"
+    return None
+
+
+def named_confidence(
+    groups: Sequence[Sequence[tuple[str, Confidence]]], total: Sequence[tuple[str, Confidence]]
+) -> tuple[list[tuple[NamedConfidence, ...]], tuple[NamedConfidence, ...]]:
+    """The limits of every group and of all tokens, with p-values adjusted for all groups."""
+    adjusted: dict[tuple[int, str], float] = {}
+    for name in tested():
+        limits = [dict(cells).get(name) for cells in groups]
+        p_values = [None if each is None else each.p_value for each in limits]
+        values = benjamini_hochberg([np.nan if p is None else p for p in p_values])
+        adjusted |= {(index, name): float(p) for index, p in enumerate(values) if not np.isnan(p)}
+
+    def named(index: int, cells: Sequence[tuple[str, Confidence]]) -> tuple[NamedConfidence, ...]:
+        return tuple(
+            NamedConfidence(
+                name,
+                each.lower,
+                each.upper,
+                each.p_value if name in tested() else None,
+                adjusted.get((index, name)),
+                each.n_conversations,
+                each.is_rough,
+            )
+            for name, each in cells
+        )
+
+    return [named(index, cells) for index, cells in enumerate(groups)], named(-1, total)
+
+
+def limits_of_means(
     sums: Mapping[str, FloatArray],
     n_tokens: NDArray[np.int64],
     n_replicates: int,
     possible: Mapping[str, tuple[float, float]],
     upper_sums: Mapping[str, FloatArray] | None = None,
 ) -> list[tuple[str, Confidence]]:
+    """Confidence limits of means per token, by name; none of those with a sum beyond `LARGEST`.
+
+    Args:
+        sums: Of each conversation, by name.
+        n_tokens: Of each.
+        n_replicates: Of the bootstrap.
+        possible: Least and largest value that a mean may have, by name.
+        upper_sums: Of the upper ends, where `sums` are of lower ends.
+    """
     certain = [name for name, column in sums.items() if (np.abs(column) <= LARGEST).all()]
     lower, upper = (
         np.stack([each[name] for name in certain]) if certain else np.zeros((0, len(n_tokens)))
@@ -169,4 +241,4 @@ def _within(limits: Confidence, least: float, largest: float) -> Confidence:
         return limits
     lower = least if limits.lower is None else max(least, limits.lower)
     upper = largest if limits.upper is None else min(largest, limits.upper)
-    return limits._replace(lower=lower, upper=finite(upper))
+    return limits._replace(lower=finite(lower), upper=finite(upper))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tokscore.analytics.groups.row_groups import encode_column
+from tokscore.analytics.groups.codes import encode_column
 from tokscore.dataset.reading import Dataset
 
 IndexArray = NDArray[np.int64]

@@ -132,7 +132,9 @@ def _found(batch: ComparedBatch, rows: NDArray[np.int64]) -> Iterator[DivergentT
 def read_contexts(found: Iterable[DivergentToken], dataset: Dataset) -> tuple[Context, ...]:
     """The contexts as text, by the vocabulary of a dataset; ids show as `<id>` where it has none."""
     listed = list(found)
-    tokens = _token_bytes(dataset, listed)
+    tokens = dataset.token_bytes(
+        {token_id for each in listed for token_id in (*each.ids, each.teacher_top, each.student_top)}
+    )
 
     def text(ids: Sequence[int]) -> str:
         return b"".join(tokens.get(each, b"<%d>" % each) for each in ids).decode(errors="replace")
@@ -154,14 +156,3 @@ def read_contexts(found: Iterable[DivergentToken], dataset: Dataset) -> tuple[Co
         )
         for each in listed
     )
-
-
-def _token_bytes(dataset: Dataset, found: Sequence[DivergentToken]) -> dict[int, bytes]:
-    if not found or not dataset.has_vocabulary:
-        return {}
-    wanted = {token_id for each in found for token_id in (*each.ids, each.teacher_top, each.student_top)}
-    table = dataset.vocabulary(["token_id", "text", "bytes"], wanted)
-    return {
-        row["token_id"]: row["text"].encode() if row["bytes"] is None else row["bytes"]
-        for row in table.to_pylist()
-    }

@@ -15,10 +15,11 @@ from tokscore.analytics.comparison.compare import ComparedBatch, Comparison
 from tokscore.analytics.comparison.confidence import (
     ESTIMATE_COLUMNS,
     MAX_CONFIDENT_GROUPS,
-    NamedConfidence,
     confidence_of,
     kept_names,
-    tested,
+    named_confidence,
+    why_unconfident,
+    why_unlimited,
 )
 from tokscore.analytics.comparison.content_alignment import AlignedRows, Alignment
 from tokscore.analytics.comparison.contexts import (
@@ -30,6 +31,7 @@ from tokscore.analytics.comparison.contexts import (
 )
 from tokscore.analytics.comparison.diff_rows import DiffRow, row_of
 from tokscore.analytics.comparison.noise import NoiseFloor, read_noise_floor
+from tokscore.analytics.comparison.off_policy import OVERFLOWING
 from tokscore.analytics.comparison.pairing import Skipped
 from tokscore.analytics.comparison.reduction import Group, Reduced, Reduction, reduce_batch
 from tokscore.analytics.comparison.sums import summed_columns
@@ -44,12 +46,14 @@ from tokscore.analytics.groups.grouping import (
     parse_group_by,
 )
 from tokscore.analytics.groups.tables import group_table
-from tokscore.analytics.statistics.bootstrap import Confidence
-from tokscore.analytics.statistics.multiplicity import benjamini_hochberg, replicates_for
+from tokscore.analytics.statistics.multiplicity import replicates_for
 from tokscore.dataset.choices import Align, OnError, Sampler, choose
 from tokscore.dataset.errors import InputError, UsageError
 from tokscore.dataset.files import PathName
 from tokscore.dataset.manifest import read_manifest
+
+_LOGARITHMS = ("teacher_logprob", "student_logprob", "log_ratio")
+_FROM_LISTS = ("teacher_rank.", "student_rank.", "top1_agreement")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +96,27 @@ class DiffReport:
     @property
     def why_unconfident(self) -> str | None:
         """Why no group has confidence limits, though the total may; None where groups may have them."""
-        if self.by.is_narrow:
-            return "there are as many groups as positions or conversations"
-        n_groups = len(self.groups)
-        if n_groups > MAX_CONFIDENT_GROUPS:
-            return f"{n_groups:,} groups are more than {MAX_CONFIDENT_GROUPS}"
-        return None
+        return why_unconfident(self.by, len(self.groups))
 
     def rows(self) -> list[DiffRow]:
         """The groups and the total."""
         return [*self.groups, self.total]
+
+    def why_missing(self, row: DiffRow, metric: str) -> str:
+        """Why a number of a row is not there; empty where that is not known."""
+        if not row.n_tokens:
+            return "the group has no tokens that both models scored"
+        if metric.startswith("confidence."):
+            return why_unlimited(row.confidence, metric, self.why_unconfident, is_total=row is self.total)
+        if metric in _LOGARITHMS:
+            return "a model rules a token out, whose logprob is -inf"
+        if metric in OVERFLOWING:
+            return "ratios of the two models' probabilities are beyond the range of float64"
+        if metric.startswith("off_policy."):
+            return self.why_unconfident or ""
+        if metric.startswith(_FROM_LISTS):
+            return "the datasets have no ranks or lists for it"
+        return ""
 
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
@@ -262,28 +277,9 @@ def _with_confidence(
     ]
     # Not as many as the groups need: the total does not depend on them.
     of_all = confidence_of(whole.clusters, alphas, with_estimates=with_estimates)
-    adjusted: dict[tuple[int, str], float] = {}
-    for name in tested():
-        p_values = [dict(cells)[name].p_value if cells else None for cells in found]
-        values = benjamini_hochberg([np.nan if p is None else p for p in p_values])
-        adjusted |= {(index, name): float(p) for index, p in enumerate(values) if not np.isnan(p)}
-
-    def named(index: int, cells: list[tuple[str, Confidence]]) -> tuple[NamedConfidence, ...]:
-        return tuple(
-            NamedConfidence(
-                name,
-                each.lower,
-                each.upper,
-                each.p_value if name in tested() else None,
-                adjusted.get((index, name)),
-                each.n_conversations,
-                each.is_rough,
-            )
-            for name, each in cells
-        )
-
-    rows = [replace(row, confidence=named(index, found[index])) for index, row in enumerate(rows)]
-    return rows, replace(total, confidence=named(-1, of_all))
+    limits, limits_of_all = named_confidence(found, of_all)
+    rows = [replace(row, confidence=each) for row, each in zip(rows, limits, strict=True)]
+    return rows, replace(total, confidence=limits_of_all)
 
 
 def _check_temperatures(*roots: Path) -> None:

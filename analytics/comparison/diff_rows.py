@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from tokscore.analytics.comparison.confidence import ESTIMATES, N_ESTIMATED, NamedConfidence
+from tokscore.analytics.comparison.confidence import (
+    ESTIMATE_COLUMNS,
+    ESTIMATES,
+    N_ESTIMATED,
+    NamedConfidence,
+    blank_confidence,
+)
 from tokscore.analytics.comparison.off_policy import OffPolicy, finite, off_policy
-from tokscore.analytics.comparison.reduction import Group
-from tokscore.analytics.divergence.measures import Measure, alpha_name, intervals, points
+from tokscore.analytics.comparison.reduction import NO_TOKENS, Group
+from tokscore.analytics.divergence.measures import Measure, alpha_name, gaps, intervals, points
 from tokscore.analytics.groups.grouping import GroupKey
 from tokscore.dataset.choices import Sampler
 
@@ -136,6 +142,18 @@ class DiffRow:
         mine, theirs = self.points["unresolved_teacher"], self.points["unresolved_student"]
         return None if mine is None or theirs is None else alpha * mine + (1 - alpha) * theirs
 
+    def is_infinite(self, metric: str) -> bool:
+        """Whether a number without a value is an upper limit that some token lacks, or infinite itself.
+
+        Args:
+            metric: Its dotted name, of a mean or of its confidence.
+        """
+        name, _, end = metric.removeprefix("confidence.").rpartition(".")
+        interval = self.intervals.get(name)
+        if interval is None:
+            return False
+        return interval.is_unbounded if end == "upper" else end == "lower" and interval.is_infinite
+
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
         row: dict[str, object] = {"group": list(self.group) if isinstance(self.group, tuple) else self.group}
@@ -153,6 +171,13 @@ class DiffRow:
     def flat(self) -> dict[str, float | int | None]:
         """All numbers and booleans by dotted name, such as `gjs_0.5.lower`."""
         return flat_numbers({key: value for key, value in self.to_dict().items() if key != "group"})
+
+
+def metric_names(alphas: Sequence[float], sampler: Sampler | None = None) -> tuple[str, ...]:
+    """Dotted names of all numbers of a row that has confidence limits."""
+    limited = [*(measure.name for measure in gaps(alphas)), *(ESTIMATE_COLUMNS[1:] if sampler else ())]
+    row = row_of(None, NO_TOKENS, alphas, sampler)
+    return tuple(replace(row, confidence=blank_confidence(limited)).flat())
 
 
 _COUNTS = ("n_tokens", "n_unscored", "n_unaligned", "n_beyond_vocabulary")

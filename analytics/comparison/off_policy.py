@@ -14,6 +14,8 @@ from tokscore.analytics.divergence.topk import FloatArray
 
 # The clip range of PPO, Schulman et al. (2017).
 CLIP_EPSILON = 0.2
+# Numbers that have no value where a weight is beyond the range of float64.
+OVERFLOWING = ("off_policy.mean_ratio", "off_policy.effective_sample_size", "off_policy.chi2")
 _SHARES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 

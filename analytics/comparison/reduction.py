@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from tokscore.analytics.comparison.content_alignment import AlignedRows
 from tokscore.analytics.divergence.topk import FloatArray
+from tokscore.analytics.groups.codes import encode_column
 from tokscore.analytics.groups.grouping import METADATA_PREFIX, Grouping, GroupKey, GroupValue, place_metadata
-from tokscore.analytics.groups.row_groups import encode_column
+from tokscore.analytics.groups.positions import answer_positions, encode_bins, message_positions
 from tokscore.analytics.statistics.sketches import QuantileSketch
 from tokscore.analytics.statistics.totals import ExactTotals
 from tokscore.dataset.choices import GroupBy
@@ -132,6 +133,10 @@ def _codes(
     for name in by.names:
         if name == GroupBy.CONVERSATION_ID or name.startswith(METADATA_PREFIX):
             mine, found = _conversation_codes(places, starts, name)
+        elif name == GroupBy.ANSWER_POSITION:
+            mine, found = encode_bins(answer_positions(attribution["is_sampled"], starts[:-1]))
+        elif name == GroupBy.POSITION_IN_MESSAGE:
+            mine, found = encode_bins(message_positions(attribution))
         else:
             mine, found = encode_column(attribution[name])
         joined, codes = np.unique(codes * len(found) + mine, return_inverse=True)
@@ -298,3 +303,17 @@ class Group(NamedTuple):
     sums: Mapping[str, float]
     sketch: QuantileSketch
     clusters: Clusters
+
+
+class _Zeros(dict[str, float]):
+    def __missing__(self, name: str) -> float:
+        return 0.0
+
+
+class _NoSums(dict[str, FloatArray]):
+    def __missing__(self, name: str) -> FloatArray:
+        return np.zeros(0)
+
+
+# The group without tokens, whatever the columns are.
+NO_TOKENS = Group(0, 0, 0, _Zeros(), QuantileSketch(), Clusters([], _NoSums(), np.zeros(0, np.int64)))

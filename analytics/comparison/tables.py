@@ -22,22 +22,23 @@ from tokscore.dataset.writing import temporary_name
 TOKENS_NAME, GROUPS_NAME = "tokens.parquet", "groups.parquet"
 
 
-def _field(
+def named_field(
     name: str, dtype: pa.DataType, description: str, unit: str = "", *, nullable: bool = False
 ) -> pa.Field:
+    """A column that says what it is in the file."""
     metadata = {"description": description} | ({"unit": unit} if unit else {})
     return pa.field(name, dtype, nullable=nullable, metadata=metadata)
 
 
 def _point_field(measure: Measure) -> pa.Field:
-    return _field(measure.name, pa.float64(), f"{measure.meaning}.", measure.unit)
+    return named_field(measure.name, pa.float64(), f"{measure.meaning}.", measure.unit)
 
 
 def _interval_fields(measure: Measure) -> tuple[pa.Field, pa.Field]:
     lower, upper = f"{measure.meaning}: lower limit.", "Upper limit; null where there is none."
     return (
-        _field(f"{measure.name}_lower", pa.float64(), lower, measure.unit),
-        _field(f"{measure.name}_upper", pa.float64(), upper, measure.unit, nullable=True),
+        named_field(f"{measure.name}_lower", pa.float64(), lower, measure.unit),
+        named_field(f"{measure.name}_upper", pa.float64(), upper, measure.unit, nullable=True),
     )
 
 
@@ -53,16 +54,18 @@ def token_schema(by: Grouping, alphas: Sequence[float], *, is_aligned: bool = Fa
     fields = [
         *(TOKENS.field(name) for name in names),
         *(_point_field(measure) for measure in shown),
-        _field("teacher_rank", int32, "Teacher's rank of the token; null where it has none.", nullable=True),
-        _field("student_rank", int32, "Student's.", nullable=True),
-        _field("teacher_top_id", int32, "The teacher's most likely id; -1 without a list."),
-        _field("student_top_id", int32, "The student's."),
+        named_field(
+            "teacher_rank", int32, "Teacher's rank of the token; null where it has none.", nullable=True
+        ),
+        named_field("student_rank", int32, "Student's.", nullable=True),
+        named_field("teacher_top_id", int32, "The teacher's most likely id; -1 without a list."),
+        named_field("student_top_id", int32, "The student's."),
         *(_point_field(measure) for measure in others),
         *(field for measure in intervals(alphas) for field in _interval_fields(measure)),
     ]
     if is_aligned:
         fields.append(
-            _field("student_position", int32, "Where the student's token is; with `align=content`.")
+            named_field("student_position", int32, "Where the student's token is; with `align=content`.")
         )
     return pa.schema(fields)
 

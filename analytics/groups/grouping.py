@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,14 @@ GroupKey = GroupValue | tuple[GroupValue, ...]
 METADATA_PREFIX = "metadata."
 _OBJECT = re.compile(rb"[ \t\r\n]*\{")
 
+
+# Positions in bins that double, named by their first: 0, 1, 2-3, 4-7. Tokens that have none are in None.
+BINNED = frozenset({GroupBy.POSITION_IN_MESSAGE, GroupBy.ANSWER_POSITION})
+# Token columns that make a group, where it is no column itself.
+_MADE_OF: Mapping[str, tuple[str, ...]] = {
+    GroupBy.POSITION_IN_MESSAGE: ("position_in_message", "message_index"),
+    GroupBy.ANSWER_POSITION: ("is_sampled",),
+}
 
 # What the messages table has too: groups of these are sets of messages.
 MESSAGE_COLUMNS = frozenset({GroupBy.ROLE, GroupBy.MESSAGE_INDEX, GroupBy.BRANCH})
@@ -51,8 +59,9 @@ class Grouping:
 
     @property
     def token_columns(self) -> tuple[str, ...]:
-        """Those that the token table has."""
-        return tuple(name for name in self.names if not name.startswith(METADATA_PREFIX))
+        """Those of the token table that the groups are made of."""
+        names = (name for name in self.names if not name.startswith(METADATA_PREFIX))
+        return tuple(dict.fromkeys(column for name in names for column in _MADE_OF.get(name, (name,))))
 
     @property
     def metadata_names(self) -> tuple[str, ...]:
@@ -80,6 +89,11 @@ class Grouping:
             for index, name in enumerate(self.names)
             if name in self.metadata_names and all(row[index] is None for row in rows)
         ]
+
+    def is_nowhere(self, key: GroupKey) -> bool:
+        """Whether the tokens of a group have no position where groups are made of positions."""
+        values = zip(self.names, self.values(key), strict=True)
+        return any(value is None and name in BINNED for name, value in values)
 
     def labels(self, key: GroupKey) -> dict[str, str]:
         """The values by name, as tables print them."""
@@ -123,6 +137,10 @@ def value_label(value: GroupValue, name: str) -> str:
     """One value of a key as tables print it."""
     if value is None and (name == GroupBy.IS_SAMPLED or name.startswith(METADATA_PREFIX)):
         return "(unknown)" if name == GroupBy.IS_SAMPLED else "(none)"
+    if value is None and name == GroupBy.ANSWER_POSITION:
+        return "(no answer)"
+    if name in BINNED and isinstance(value, int) and value > 1:
+        return f"{value}-{2 * value - 1}"
     if value is None or (value == -1 and name == GroupBy.MESSAGE_INDEX):
         return "(no message)"
     return str(value).lower() if isinstance(value, bool) else str(value)

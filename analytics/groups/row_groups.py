@@ -11,18 +11,18 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
+from tokscore.analytics.groups.codes import Codes, Encoded, encode_column
 from tokscore.analytics.groups.grouping import Grouping, GroupKey, GroupValue, place_metadata
+from tokscore.analytics.groups.positions import answer_positions, encode_bins, message_positions
+from tokscore.dataset.choices import GroupBy
 from tokscore.dataset.errors import InputError
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.table_files import WRITE_AGAIN
 from tokscore.dataset.token_rows import ENCODED, conversation_name, row_faults
 
 T = TypeVar("T")
-Codes = NDArray[np.int64]
 
 _THREADS = 2
 # Rows to read at once: the cost of a call, and of merging what it found, no longer shows.
@@ -43,18 +43,6 @@ class GroupedRows(NamedTuple):
     codes: Codes
     keys: list[GroupKey]
     columns: pa.Table
-
-
-class Encoded(NamedTuple):
-    """One column as codes.
-
-    Attributes:
-        codes: int64 [rows], indices into `values`.
-        values: That may occur.
-    """
-
-    codes: Codes
-    values: list[GroupValue]
 
 
 def map_row_groups(
@@ -83,25 +71,24 @@ def _run(function: Callable[[GroupedRows], T], job: Callable[[], GroupedRows]) -
 
 
 class _Owners(NamedTuple):
-    """Facts about rows that the conversations table has; arrays have shape [rows].
+    """Facts about rows that whole conversations tell; arrays have shape [rows].
 
     Attributes:
-        metadata: For each `metadata.X`, its values.
+        known: For each `metadata.X`, its values, and the groups of `answer_position`.
         positions: That the rows must have.
         n_messages: Of the conversation.
     """
 
-    metadata: dict[str, Encoded]
+    known: dict[str, Encoded]
     positions: Codes
     n_messages: Codes
 
     def rows(self, start: int, stop: int) -> _Owners:
         """Of the rows from `start` to `stop` of these."""
-        metadata = {
-            name: Encoded(encoded.codes[start:stop], encoded.values)
-            for name, encoded in self.metadata.items()
+        known = {
+            name: Encoded(encoded.codes[start:stop], encoded.values) for name, encoded in self.known.items()
         }
-        return _Owners(metadata, self.positions[start:stop], self.n_messages[start:stop])
+        return _Owners(known, self.positions[start:stop], self.n_messages[start:stop])
 
 
 def _jobs(dataset: Dataset, by: Grouping, columns: Sequence[str]) -> Iterator[Callable[[], GroupedRows]]:
@@ -110,7 +97,7 @@ def _jobs(dataset: Dataset, by: Grouping, columns: Sequence[str]) -> Iterator[Ca
     kind = dataset.manifest.kind.value
     for part in dataset.manifest.parts:
         owners = None
-        if by.metadata_names or "message_index" in wanted:
+        if by.metadata_names or "message_index" in wanted or GroupBy.ANSWER_POSITION in by.names:
             owners = _owners(dataset, part.index, by)
         n_rows = dataset.n_rows(kind, part.index)
         metadata: pq.FileMetaData | None = None
@@ -145,12 +132,18 @@ def _owners(dataset: Dataset, part: int, by: Grouping) -> _Owners:
             value = place_metadata(place, name)
             of_conversations[name].append(known.setdefault(value, len(known)))
     n_rows = np.array(lengths, np.int64)
-    metadata = {
+    encoded = {
         name: Encoded(np.repeat(np.array(of_conversations[name], np.int64), n_rows), list(known))
         for name, known in codes.items()
     }
+    if GroupBy.ANSWER_POSITION in by.names:
+        # An answer may go on in the next batch of row groups.
+        with dataset.open_part(dataset.manifest.kind.value, part) as file:
+            sampled = file.read(["is_sampled"])["is_sampled"]
+        starts = np.cumsum(n_rows) - n_rows
+        encoded[GroupBy.ANSWER_POSITION] = encode_bins(answer_positions(sampled, starts))
     positions = np.arange(n_rows.sum()) - np.repeat(np.cumsum(n_rows) - n_rows, n_rows)
-    return _Owners(metadata, positions, np.repeat(np.array(n_messages, np.int64), n_rows))
+    return _Owners(encoded, positions, np.repeat(np.array(n_messages, np.int64), n_rows))
 
 
 def _read(
@@ -168,31 +161,19 @@ def _read(
         table = file.read(columns, groups, use_threads=False)
     known: dict[str, Encoded] = {}
     if owners is not None:
-        known = owners.metadata
+        known = dict(owners.known)
         for row, reason in row_faults(table, owners.positions, owners.n_messages):
             first = file.group_starts[groups[0]] if groups else 0
             place = next(
                 each for each in dataset.places(part) if first + row < each.first_row + each.n_tokens
             )
             raise InputError(f"{file.path}: {conversation_name(*place.key)}: {reason} {WRITE_AGAIN}")
+    if GroupBy.POSITION_IN_MESSAGE in by.names:
+        known[GroupBy.POSITION_IN_MESSAGE] = encode_bins(message_positions(table))
     codes, keys = _combine(
         [known[name] if name in known else encode_column(table[name]) for name in by.names], by
     )
     return GroupedRows(codes, keys, table)
-
-
-def encode_column(column: pa.ChunkedArray) -> Encoded:
-    """The codes of a column; null is a value like others."""
-    if not pa.types.is_dictionary(column.type):
-        column = pc.dictionary_encode(column, null_encoding="encode")
-    array = column.unify_dictionaries().combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        array = array.chunk(0) if array.num_chunks else pa.DictionaryArray.from_arrays([], [])
-    values = array.dictionary.to_pylist()
-    indices = array.indices
-    if indices.null_count:
-        indices, values = indices.fill_null(len(values)), [*values, None]
-    return Encoded(indices.to_numpy().astype(np.int64), values)
 
 
 def _combine(columns: Sequence[Encoded], by: Grouping) -> tuple[Codes, list[GroupKey]]:

@@ -99,6 +99,11 @@ class StatsRow:
         return {**row, **{f"logprob_percentiles.{name}": value for name, value in percentiles.items()}}
 
 
+def metric_names(kind: DatasetKind) -> tuple[str, ...]:
+    """Dotted names of the numbers of a row."""
+    return tuple(_row(None, new_counts(kind), None, kind).flat())
+
+
 def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

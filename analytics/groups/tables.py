@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tokscore.analytics.groups.grouping import Grouping, GroupKey
+from tokscore.analytics.groups.grouping import BINNED, Grouping, GroupKey
 from tokscore.dataset.schema import TOKENS
 
 # Counts, whose names do not say so; every `n_...` and `..._n_infinite` is one as well.
@@ -46,6 +46,8 @@ def _group_columns(by: Grouping, keys: Sequence[GroupKey]) -> dict[str, pa.Array
         values = [by.values(key)[index] for key in keys]
         if name in by.token_columns:
             columns[name] = pa.array(values, TOKENS.field(name).type)
+        elif name in BINNED:
+            columns[name] = pa.array(values, pa.int32())
         else:
             columns[name] = _metadata_column(values)
     return columns

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tokscore.analytics.divergence.topk import MAX_LOGPROB
+from tokscore.analytics.groups.codes import Codes
 from tokscore.analytics.groups.counting import (
     COARSE,
     COUNTS,
@@ -22,7 +23,7 @@ from tokscore.analytics.groups.counting import (
     count_tokens_into,
 )
 from tokscore.analytics.groups.grouping import Grouping, GroupKey
-from tokscore.analytics.groups.row_groups import Codes, GroupedRows, map_row_groups
+from tokscore.analytics.groups.row_groups import GroupedRows, map_row_groups
 from tokscore.analytics.statistics.sketches import FIRST_FLOAT32_BIN, QuantileSketch, float32_bins
 from tokscore.dataset.errors import InputError
 from tokscore.dataset.reading import Dataset

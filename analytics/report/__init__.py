@@ -8,7 +8,8 @@ from tokscore.analytics.report.writing import (
     DEFAULT_MAX_MB,
     ReportSize,
     write_diff_report,
+    write_mismatch_report,
     write_stats_report,
 )
 
-__all__ = ["DEFAULT_MAX_MB", "ReportSize", "write_diff_report", "write_stats_report"]
+__all__ = ["DEFAULT_MAX_MB", "ReportSize", "write_diff_report", "write_mismatch_report", "write_stats_report"]

@@ -8,10 +8,10 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from tokscore.analytics.report.metrics import METRICS, level_limits, metric_values, salience
+from tokscore.analytics.report.conversation.metrics import level_limits, metric_values, salience
+from tokscore.analytics.report.conversation.scored import ScoredConversation
+from tokscore.analytics.report.conversation.token_texts import TokenTexts
 from tokscore.analytics.report.packing import Packed, pack, script_json
-from tokscore.analytics.report.scored import ScoredConversation
-from tokscore.analytics.report.token_texts import TokenTexts
 from tokscore.analytics.report.totals import BatchTotals, TokenSample, Totals
 from tokscore.dataset.choices import Metric
 
@@ -108,7 +108,8 @@ def collect(
     batches: Iterable[tuple[BatchTotals, Sequence[ScoredConversation]]],
     texts: TokenTexts,
     *,
-    has_student: bool,
+    metrics: Sequence[Metric],
+    kept: Sequence[str] = (),
     max_bytes: int,
 ) -> PageContents:
     """Read everything once; memory grows with `max_bytes`, not with the number of tokens.
@@ -116,13 +117,12 @@ def collect(
     Args:
         batches: Conversations with their sums; compared, if there is a student.
         texts: The teacher's vocabulary.
-        has_student: Whether there is one.
-        max_bytes: For the conversations that are kept. By mean GJS (lower limit), or by mean logprob, lowest
-            first.
+        metrics: That can be shown; conversations in which the first stands out most are kept.
+        kept: Columns of the sums that are kept for every conversation.
+        max_bytes: For the conversations that are kept.
     """
-    metrics = tuple(metric for metric, row in METRICS.items() if has_student or not row.takes_two)
-    ranking = Metric.GJS if has_student else Metric.LOGPROB
-    totals, heap = Totals(["log_ratio"] if has_student else []), BoundedHeap[KeptConversation](max_bytes)
+    ranking = metrics[0]
+    totals, heap = Totals(kept), BoundedHeap[KeptConversation](max_bytes)
     samples = {metric: TokenSample() for metric in metrics}
     for sums, conversations in batches:
         totals.add(sums)
@@ -141,7 +141,7 @@ def collect(
             heap.offer(priority, lambda c=conversation, m=means: _keep(c, m, texts))  # type: ignore[misc]
     limits = {metric.value: level_limits(samples[metric].values()).tolist() for metric in metrics}
     return PageContents(
-        metrics,
+        tuple(metrics),
         totals,
         {name: [x if np.isfinite(x) else None for x in values] for name, values in limits.items()},
         heap.kept(),

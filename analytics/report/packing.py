@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokscore.analytics.divergence.topk import PADDING, FloatArray
-from tokscore.analytics.report.scored import ModelScores, ScoredConversation
+from tokscore.analytics.report.conversation.scored import ModelScores, ScoredConversation
 from tokscore.dataset.tokens import run_starts
 
 _DROPPED_BITS = 12
@@ -82,6 +82,8 @@ def _columns(conversation: ScoredConversation) -> dict[str, NDArray[np.generic]]
             columns[f"{prefix}rank"] = np.nan_to_num(side.ranks).astype("<u4")
             columns[f"{prefix}entropy"] = _short(side.entropies)
             columns[f"{prefix}cap"] = _short_up(_caps(side))
+    if conversation.recorded is not None:
+        columns["recorded"] = _short(conversation.recorded)
     if gjs is not None:
         columns["gjs_lower"] = _short_down(gjs.lower)
         columns["gjs_upper"] = _short_up(gjs.upper)

@@ -75,7 +75,7 @@ class Page:
     Attributes:
         title: Of the page.
         tables: The summary, in order.
-        metrics: Names of those that colour tokens.
+        metrics: Names of those that colour tokens; the page opens with the first.
         limits: Saliences at which levels begin, by metric; None where there is no value.
         has_student: Whether it compares two models.
         chart_library: JavaScript that sets `window.vegaEmbed`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import pairwise
@@ -16,13 +16,14 @@ from tokscore.analytics.comparison.compare import BATCH_TOKENS, ComparedBatch, C
 from tokscore.analytics.comparison.pairing import PairBatch
 from tokscore.analytics.comparison.sums import summed_columns
 from tokscore.analytics.divergence.measures import Bounds
-from tokscore.analytics.report.grouping import GROUPED_COLUMNS
-from tokscore.analytics.report.scored import (
+from tokscore.analytics.recorded.rows import mismatch_columns
+from tokscore.analytics.report.conversation.scored import (
     SCORE_COLUMNS,
     MessageHeader,
     ScoredConversation,
     model_scores,
 )
+from tokscore.analytics.report.grouping import GROUPED_COLUMNS
 from tokscore.analytics.report.totals import BatchTotals, batch_totals
 from tokscore.dataset.choices import OnError
 from tokscore.dataset.errors import InputError
@@ -70,6 +71,37 @@ def read_batches(dataset: Dataset) -> Iterator[tuple[BatchTotals, list[ScoredCon
         # Before the sums, as these do not say where a NaN is.
         scored = [_scored(next(known), table.slice(start, stop - start)) for start, stop in pairwise(starts)]
         yield batch_totals(values, rows, places, starts, table), scored
+
+
+def has_recorded(dataset: Dataset) -> bool:
+    """Whether any token of a score dataset carries a logprob of its input."""
+    columns = dataset.batches(dataset.manifest.kind.value, ["recorded_logprob"])
+    return any(batch["recorded_logprob"].null_count < batch.num_rows for batch in columns)
+
+
+def read_recorded_batches(
+    dataset: Dataset, skipped: Collection[tuple[str, int]] = ()
+) -> Iterator[tuple[BatchTotals, list[ScoredConversation]]]:
+    """As `read_batches`, with the sums of `mismatch_columns`.
+
+    Args:
+        dataset: Whose input carried logprobs.
+        skipped: Ids and branches of conversations to leave out.
+    """
+    known = (each for each in _all_stored(dataset) if each.place.key not in skipped)
+    kept = (place for place in dataset.places() if place.key not in skipped)
+    for places, starts, table in token_batches(kept, dataset.token_rows(_COLUMNS), BATCH_TOKENS):
+        both = pc.and_(pc.is_valid(table["logprob"]), pc.is_valid(table["recorded_logprob"]))
+        rows = np.flatnonzero(both.to_numpy())
+        recorded, scored = (
+            table[name].cast(pa.float64()).to_numpy()[rows] for name in ("recorded_logprob", "logprob")
+        )
+        is_sampled = pc.fill_null(table["is_sampled"], False).to_numpy()[rows]
+        conversations = [
+            _scored(next(known), table.slice(start, stop - start)) for start, stop in pairwise(starts)
+        ]
+        values = mismatch_columns(recorded, scored, is_sampled)
+        yield batch_totals(values, rows, places, starts, table), conversations
 
 
 def read_scored(dataset: Dataset) -> Iterator[ScoredConversation]:
@@ -233,4 +265,5 @@ def _scored(stored: StoredConversation, table: pa.Table) -> ScoredConversation:
         is_content=tokens.is_content,
         sampled=tokens.sampled_mask,
         teacher=model_scores(table),
+        recorded=None if tokens.recorded_logprobs is None else tokens.recorded_logprobs.astype(np.float64),
     )

@@ -15,7 +15,7 @@ from tokscore.analytics.report.page import Table
 from tokscore.analytics.report.totals import BIN_NATS, N_BINS, Totals, first_bin
 from tokscore.dataset.reading import Dataset
 
-_NAMES = {
+GROUP_NAMES = {
     PageGrouping.ROLE: "by-role",
     PageGrouping.SOURCE: "by-source",
     PageGrouping.POSITION: "by-position",
@@ -90,7 +90,7 @@ def _group_table(totals: Totals, by: PageGrouping, alpha: float | None) -> Table
             if row.gjs.lower is not None and row.gjs.upper is not None
         ]
     chart = bar_chart(bars, title) if bars else None
-    return Table(_NAMES[by], f"By {by.value}", [by.value, *head], rows, chart)
+    return Table(GROUP_NAMES[by], f"By {by.value}", [by.value, *head], rows, chart)
 
 
 def page_measures(alpha: float) -> list[Measure]:
@@ -144,10 +144,9 @@ def _scored_row(group: Group) -> list[str]:
     ]
 
 
-def histogram_table(totals: Totals, *, has_student: bool) -> Table:
-    """How many tokens have which log-ratio, or logprob."""
-    first = first_bin(has_student=has_student)
-    name = "log-ratio T - S" if has_student else "logprob"
+def histogram_table(totals: Totals, *, name: str) -> Table:
+    """How many tokens have which log-ratio or logprob, by the name that the table calls it."""
+    first = first_bin(has_student=name != "logprob")
     counts = totals.histogram.tolist()
     rows = []
     for i, n in enumerate(counts):

@@ -9,14 +9,23 @@ from typing import NamedTuple
 from tokscore.analytics.comparison.diff_rows import row_of
 from tokscore.analytics.comparison.noise import NoiseFloor, read_noise_floor
 from tokscore.analytics.exact.report import ExactReport
+from tokscore.analytics.recorded.confidence import KEPT
+from tokscore.analytics.recorded.report import mismatch
 from tokscore.analytics.report.charts import chart_library, check_available
 from tokscore.analytics.report.collecting import PageContents, collect, vocabulary_of
+from tokscore.analytics.report.conversation.token_texts import TokenTexts
 from tokscore.analytics.report.exact_tables import exact_tables
 from tokscore.analytics.report.page import Page
-from tokscore.analytics.report.reading import ComparedDatasets, open_scores, read_batches
+from tokscore.analytics.report.reading import (
+    ComparedDatasets,
+    has_recorded,
+    open_scores,
+    read_batches,
+    read_recorded_batches,
+)
+from tokscore.analytics.report.recorded import recorded_facts, recorded_tables
 from tokscore.analytics.report.summary import facts_table, group_tables, histogram_table, models_table
-from tokscore.analytics.report.token_texts import TokenTexts
-from tokscore.dataset.choices import OnError, choose
+from tokscore.dataset.choices import Metric, OnError, RecordedAgainst, choose
 from tokscore.dataset.errors import UsageError
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.writing import write_file
@@ -80,7 +89,8 @@ def write_diff_report(
     compared = ComparedDatasets(teacher, student, alpha=alpha, on_error=choose(OnError, on_error, "on_error"))
     datasets = [compared.comparison.teacher, compared.comparison.student]
     texts = TokenTexts(datasets[0])
-    found = collect(compared.batches(), texts, has_student=True, max_bytes=budget)
+    metrics = [Metric.GJS, Metric.DELTA, *_OF_ONE, *_recorded(datasets[0])]
+    found = collect(compared.batches(), texts, metrics=metrics, kept=["log_ratio"], max_bytes=budget)
     total, pairing = row_of(None, found.totals.total(), [alpha]), compared.comparison.pairing
     facts = [
         ("conversations compared", f"{found.totals.n_conversations:,}"),
@@ -106,7 +116,7 @@ def write_diff_report(
         facts_table(facts),
         *(() if exact is None else exact_tables(exact)),
         *group_tables(found.totals, alpha=alpha),
-        histogram_table(found.totals, has_student=True),
+        histogram_table(found.totals, name="log-ratio T - S"),
     ]
     page = Page(
         f"{names[0]} and {names[1]}", tables, found.metrics, found.limits, True, chart_library(), notes
@@ -135,7 +145,7 @@ def write_stats_report(
     check_available()
     opened = open_scores(dataset)
     texts = TokenTexts(opened)
-    found = collect(read_batches(opened), texts, has_student=False, max_bytes=budget)
+    found = collect(read_batches(opened), texts, metrics=[*_OF_ONE, *_recorded(opened)], max_bytes=budget)
     total = found.totals.total()
     facts = [
         ("conversations", f"{found.totals.n_conversations:,}"),
@@ -146,10 +156,72 @@ def write_stats_report(
         models_table([opened]),
         facts_table(facts),
         *group_tables(found.totals),
-        histogram_table(found.totals, has_student=False),
+        histogram_table(found.totals, name="logprob"),
     ]
     page = Page(_name(opened), tables, found.metrics, found.limits, False, chart_library())
     return _write(Path(path), max_mb, page, found, texts, "lowest mean logprob")
+
+
+def write_mismatch_report(
+    dataset: Path | str,
+    path: Path | str,
+    *,
+    max_mb: float = DEFAULT_MAX_MB,
+    noise_floor: Path | str | None = None,
+    on_error: OnError | str = OnError.FAIL,
+) -> ReportSize:
+    """Write the recorded logprobs of a score dataset beside the scored ones as one HTML file.
+
+    All tokens that have both count in its tables; the conversations whose logprobs differ most, by their mean
+    size, are shown token by token, as many as fit.
+
+    Args:
+        dataset: Of scores, whose input carried logprobs.
+        path: File to write.
+        max_mb: Limit of the file in megabytes.
+        noise_floor: JSON of `tokscore selfcheck`.
+        on_error: Whether a bad conversation ends the run or is left out.
+
+    Raises:
+        UsageError: The limit is not allowed, or the extra `report` is not installed.
+        InputError: No whole score dataset, none of its tokens has both logprobs, or one is NaN or above 0.
+    """
+    budget = _budget(max_mb)
+    check_available()
+    floor = None if noise_floor is None else read_noise_floor(Path(noise_floor))
+    report = mismatch(dataset, on_error=on_error, against=RecordedAgainst.SCORED)
+    opened = open_scores(dataset)
+    texts = TokenTexts(opened)
+    skipped = {(each.conversation_id, each.branch) for each in report.skipped}
+    found = collect(
+        read_recorded_batches(opened, skipped),
+        texts,
+        metrics=[Metric.RECORDED, *_OF_ONE],
+        kept=KEPT,
+        max_bytes=budget,
+    )
+    tables = [
+        models_table([opened]),
+        facts_table(
+            [*recorded_facts(report), *_failures([opened]), ("noise floor of logprobs", _floor(floor))]
+        ),
+        *recorded_tables(found.totals),
+        histogram_table(found.totals, name="log-ratio scored / recorded"),
+    ]
+    notes = (
+        "k1 and k3 estimate KL(recorded || scored) per sampled token: the means of -log r and r - 1 - log r, "
+        "with r = p_scored / p_recorded.",
+    )
+    page = Page(_name(opened), tables, found.metrics, found.limits, False, chart_library(), notes)
+    return _write(Path(path), max_mb, page, found, texts, "largest mean |scored - recorded|")
+
+
+_OF_ONE = (Metric.LOGPROB, Metric.RANK, Metric.ENTROPY)
+
+
+def _recorded(dataset: Dataset) -> list[Metric]:
+    """The metric of recorded logprobs, if the dataset has any."""
+    return [Metric.RECORDED] if has_recorded(dataset) else []
 
 
 def _write(

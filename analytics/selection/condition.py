@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 import polars as pl
 
 from tokscore.analytics.groups.grouping import METADATA_PREFIX
-from tokscore.dataset.errors import UsageError
+from tokscore.dataset.errors import UsageError, expected_name
 
 # Text, names in quotes, and names with dots, which SQL would take for columns of a table.
 _WORDS = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|[A-Za-z_]\w*(?:\.\w+)+")
@@ -45,10 +44,8 @@ def check_names(names: Sequence[str], known: Sequence[str]) -> None:
     for name in names:
         if name in known or name.startswith(METADATA_PREFIX):
             continue
-        close = get_close_matches(name, known, n=1)
-        meant = f"did you mean {close[0]}? There is " if close else "there is "
         raise UsageError(
-            f"there is no {name!r}; {meant}{', '.join(known)} and metadata.NAME. "
+            f"there is no {name!r}; {expected_name(name, [*known, 'metadata.NAME'])} "
             "Text stands in single quotes."
         )
 

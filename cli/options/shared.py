@@ -103,6 +103,26 @@ Groups = Annotated[
         show_default="role",
     ),
 ]
+Sort = Annotated[
+    str | None,
+    option(
+        "--sort",
+        metavar="NUMBER",
+        help="Order of the rows, by a number under its name in --format json, dotted where it is nested: "
+        "largest first, with - before it smallest first.",
+    ),
+]
+Top = Annotated[int | None, option("--top", metavar="N", min=1, help="Print the first N groups only.")]
+Worst = Annotated[
+    int | None,
+    option(
+        "--worst",
+        metavar="N",
+        min=1,
+        help="Print the N conversations instead that diverge most; of one dataset, those with the lowest "
+        "mean logprob.",
+    ),
+]
 LimitOption = Annotated[
     list[str] | None,
     option(

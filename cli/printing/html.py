@@ -71,6 +71,16 @@ def write_diff(
     _say(path, write_diff_report(teacher, student, path, max_mb=max_mb, exact=exact, **settings._asdict()))
 
 
+def write_mismatch(
+    dataset: Path, path: Path, *, max_mb: float, noise_floor: Path | None, on_error: str
+) -> None:
+    """Write the report of recorded beside scored logprobs and say what is in it."""
+    from tokscore.analytics.report import write_mismatch_report
+
+    found = write_mismatch_report(dataset, path, max_mb=max_mb, noise_floor=noise_floor, on_error=on_error)
+    _say(path, found)
+
+
 def write_stats(dataset: Path, path: Path, *, max_mb: float) -> None:
     """Write the report of one score dataset and say what is in it."""
     from tokscore.analytics.report import write_stats_report

@@ -31,6 +31,7 @@ class WholeBranch(NamedTuple):
         turn_stops: One past the last token of every generated message.
         is_by_mask: The owners were told from which tokens were sampled.
         logprobs: float32 in nats, NaN where none was recorded; shape [tokens]. None without any.
+        trainer_logprobs: Those that a trainer computed later, likewise.
     """
 
     token_ids: NDArray[np.int32]
@@ -40,6 +41,7 @@ class WholeBranch(NamedTuple):
     turn_stops: frozenset[int]
     is_by_mask: bool = False
     logprobs: NDArray[np.float32] | None = None
+    trainer_logprobs: NDArray[np.float32] | None = None
 
 
 def branch_tree(branches: Sequence[WholeBranch]) -> Trace:
@@ -69,11 +71,13 @@ def branch_tree(branches: Sequence[WholeBranch]) -> Trace:
                 starts = (first + run_starts(branch.owners[first:last])).tolist()
                 for start, stop in zip(starts, [*starts[1:], last], strict=True):
                     owner = int(branch.owners[start])
+                    others = branch.trainer_logprobs
                     tokens = NodeTokens(
                         branch.token_ids[start:stop],
                         branch.sampled_mask[start:stop],
                         logprobs=None if branch.logprobs is None else branch.logprobs[start:stop],
                         is_by_mask=branch.is_by_mask,
+                        trainer_logprobs=None if others is None else others[start:stop],
                     )
                     said = () if owner < 0 else branch.messages[owner]
                     nodes.append(
@@ -144,5 +148,6 @@ def _whole(nodes: Sequence[Node]) -> WholeBranch:
         [node.messages for node in nodes],
         frozenset(stop for stop, node in zip(stops, nodes, strict=True) if node.is_sampled),
         any(each.is_by_mask for each in tokens),
-        joined_logprobs(tokens),
+        joined_logprobs([each.logprobs for each in tokens], lengths),
+        joined_logprobs([each.trainer_logprobs for each in tokens], lengths),
     )

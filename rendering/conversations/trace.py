@@ -59,6 +59,7 @@ class NodeTokens(NamedTuple):
             node's own message.
         places: Where the ids stand in the record, in order; empty where that is not known.
         is_by_mask: The node's messages were told from which ids were sampled, not recorded.
+        trainer_logprobs: Those that a trainer computed later, as `logprobs`.
     """
 
     token_ids: NDArray[np.int32]
@@ -68,6 +69,7 @@ class NodeTokens(NamedTuple):
     message_indices: NDArray[np.int32] | None = None
     places: tuple[IdPlace, ...] = ()
     is_by_mask: bool = False
+    trainer_logprobs: NDArray[np.float32] | None = None
 
     def place(self, i: int) -> IdPlace | None:
         """Where one of the ids stands in the record, None where that is not known."""
@@ -76,6 +78,7 @@ class NodeTokens(NamedTuple):
     def cut(self, start: int, stop: int) -> NodeTokens:
         """Some of the ids, half-open."""
         is_content, logprobs, owners = self.is_content, self.logprobs, self.message_indices
+        others = self.trainer_logprobs
         return NodeTokens(
             self.token_ids[start:stop],
             self.sampled_mask[start:stop],
@@ -84,6 +87,7 @@ class NodeTokens(NamedTuple):
             None if owners is None else owners[start:stop],
             tuple(_cut_places(self.places, start, stop)),
             self.is_by_mask,
+            None if others is None else others[start:stop],
         )
 
 
@@ -188,13 +192,16 @@ def check_parents(parents: Sequence[int], path: str) -> None:
         raise ConversationError(f"is {parent}, {found}; expected {expected}.", path=f"{path}[{i}].parent")
 
 
-def joined_logprobs(tokens: Sequence[NodeTokens]) -> NDArray[np.float32] | None:
-    """The logprobs of nodes in a row, NaN where one has none, float32; None without any."""
-    if all(each.logprobs is None for each in tokens):
+def joined_logprobs(
+    columns: Sequence[NDArray[np.float32] | None], lengths: Sequence[int]
+) -> NDArray[np.float32] | None:
+    """Logprobs one after the other, NaN where there are none, float32; None without any.
+
+    Args:
+        columns: Of tokens in a row; None without any.
+        lengths: How many tokens each is of.
+    """
+    if all(column is None for column in columns):
         return None
-    return np.concatenate(
-        [
-            np.full(len(each.token_ids), np.nan, np.float32) if each.logprobs is None else each.logprobs
-            for each in tokens
-        ]
-    )
+    blank = (np.full(n, np.nan, np.float32) for n in lengths)
+    return np.concatenate([b if a is None else a for a, b in zip(columns, blank, strict=True)])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tokscore.dataset.errors import UsageError
 from tokscore.dataset.tokens import RenderedTokens
@@ -44,7 +45,13 @@ def expand_placeholders(
     times[places] = n_tokens
     sampled = np.where(is_media, np.int8(0), tokens.sampled_mask)
     codes = np.where(is_media, np.int16(sources.index(_MEDIA_SOURCE)), tokens.source_codes)
-    logprobs, contents, nan = tokens.recorded_logprobs, tokens.recorded_is_content, np.float32(np.nan)
+    contents = tokens.recorded_is_content
+
+    def elsewhere(logprobs: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
+        return (
+            None if logprobs is None else np.repeat(np.where(is_media, np.float32(np.nan), logprobs), times)
+        )
+
     return replace(
         tokens,
         token_ids=np.repeat(tokens.token_ids, times),
@@ -55,6 +62,7 @@ def expand_placeholders(
         sources=sources,
         char_starts=None if tokens.char_starts is None else np.repeat(tokens.char_starts, times),
         char_stops=None if tokens.char_stops is None else np.repeat(tokens.char_stops, times),
-        recorded_logprobs=None if logprobs is None else np.repeat(np.where(is_media, nan, logprobs), times),
+        recorded_logprobs=elsewhere(tokens.recorded_logprobs),
+        trainer_logprobs=elsewhere(tokens.trainer_logprobs),
         recorded_is_content=None if contents is None else np.repeat(contents, times),
     )

@@ -11,6 +11,7 @@ import numpy as np
 
 from tokscore.dataset.errors import UsageError
 from tokscore.dataset.tokens import NO_MESSAGE, RenderedTokens
+from tokscore.rendering.conversations.trace import joined_logprobs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -95,6 +96,7 @@ def joined(parts: Sequence[RenderedTokens]) -> RenderedTokens:
     sources, codes = merged_sources(parts)
     starts = [part.char_starts for part in parts if part.char_starts is not None]
     stops = [part.char_stops for part in parts if part.char_stops is not None]
+    lengths = [len(part) for part in parts]
     has_characters = len(starts) == len(stops) == len(parts)
     return replace(
         parts[0],
@@ -107,17 +109,10 @@ def joined(parts: Sequence[RenderedTokens]) -> RenderedTokens:
         text=parts[0].text if has_characters else None,
         char_starts=np.concatenate(starts) if has_characters else None,
         char_stops=np.concatenate(stops) if has_characters else None,
-        recorded_logprobs=_joined_logprobs(parts),
+        recorded_logprobs=joined_logprobs([part.recorded_logprobs for part in parts], lengths),
+        trainer_logprobs=joined_logprobs([part.trainer_logprobs for part in parts], lengths),
         recorded_is_content=_joined_contents(parts),
     )
-
-
-def _joined_logprobs(parts: Sequence[RenderedTokens]) -> NDArray[np.float32] | None:
-    columns = [part.recorded_logprobs for part in parts]
-    if all(column is None for column in columns):
-        return None
-    blank = (np.full(len(part), np.nan, np.float32) for part in parts)
-    return np.concatenate([b if a is None else a for a, b in zip(columns, blank, strict=True)])
 
 
 def _joined_contents(parts: Sequence[RenderedTokens]) -> NDArray[np.bool_] | None:

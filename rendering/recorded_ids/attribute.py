@@ -209,6 +209,7 @@ def attribute_recorded(branch: RecordedBranch, renderer: Renderer) -> Recorded:
         char_stops=None if encoding is None else encoding.stops,
         recorded_logprobs=recorded.logprobs,
         recorded_is_content=recorded_is_content,
+        trainer_logprobs=recorded.trainer_logprobs,
     )
     statuses = [
         TEXT_STATUS if branch.is_text else None,

@@ -24,6 +24,7 @@ class Joined(NamedTuple):
         token_ids: int32.
         sampled_mask: int8.
         logprobs: float32, None without any.
+        trainer_logprobs: Likewise.
         owners: int32, index of the token's message; -1 for none, and where `is_open`.
         is_open: bool, the node leaves the message open. Either it adds several messages, or it may also hold
             ids of a neighbouring message, or ids that the nodes before it lack; then the tokens before its
@@ -34,6 +35,7 @@ class Joined(NamedTuple):
     token_ids: NDArray[np.int32]
     sampled_mask: NDArray[np.int8]
     logprobs: NDArray[np.float32] | None
+    trainer_logprobs: NDArray[np.float32] | None
     owners: NDArray[np.int32]
     is_open: NDArray[np.bool_]
     windows: Windows
@@ -87,7 +89,8 @@ def join(
     return Joined(
         np.concatenate([each.token_ids for each in tokens]),
         np.concatenate([each.sampled_mask for each in tokens]),
-        joined_logprobs(tokens),
+        joined_logprobs([each.logprobs for each in tokens], lengths.tolist()),
+        joined_logprobs([each.trainer_logprobs for each in tokens], lengths.tolist()),
         np.concatenate(owners),
         np.concatenate(is_open),
         Windows(*windows),

@@ -175,6 +175,7 @@ TOKEN_DAMAGES: Mapping[str, Damage] = {
             f"PATH has no column {column.name}; expected {column.dtype}.",
         )
         for column in COLUMNS["tokens"]
+        if not column.is_added
     },
     **{
         f"{column.name} as bytes": Damage(

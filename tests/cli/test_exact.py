@@ -196,7 +196,7 @@ def test_a_gate_on_exact_values(pair: Pair, report: Any, condition: str, found: 
 def test_a_gate_on_exact_values_needs_them(pair: Pair, cache: Path) -> None:
     with pytest.raises(UsageError, match="is about exact values; add --exact"):
         invoke(pair.teacher, pair.student, "--fail-if", "exact.gjs_0.5 > 1")
-    with pytest.raises(UsageError, match=r"there is no exact\.gjs; expected one of .*exact\.gjs_0\.5"):
+    with pytest.raises(UsageError, match=r"there is no exact\.gjs; did you mean .*exact\.gjs_0\.5"):
         invoke(*exact_arguments(pair), "--fail-if", "exact.gjs > 1")
 
 

@@ -59,12 +59,13 @@ def commands(datasets: tuple[Path, Path], teacher_model: Path) -> dict[str, list
         "stats": ["stats", teacher],
         "diff": ["diff", teacher, student],
         "diff_details": ["diff", teacher, student, "--details"],
+        "recorded": ["diff", "--recorded", SNAPSHOTS.parent / "formats" / "prime_rl.jsonl", "--details"],
         "drift": ["drift", EXAMPLES / "recorded.jsonl", "-m", teacher_model, *template],
     }
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["stats", "diff", "diff_details", "drift"])
+@pytest.mark.parametrize("name", ["stats", "diff", "diff_details", "recorded", "drift"])
 def test_a_table_is_as_in_the_snapshot(
     run: Callable[..., str], commands: dict[str, list[str | Path]], name: str, width: int
 ) -> None:

@@ -7,16 +7,16 @@ const strip = new Strip($("strip"));
 const start = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
 const state = {
   conversation: -1,
-  metric: metrics.includes(start.m) ? start.m : metrics.at(-1) === "delta" ? "gjs" : metrics[0],
+  metric: metrics.includes(start.m) ? start.m : metrics[0],
   search: start.q ?? "",
-  sort: start.s ?? (hasStudent ? "gjs" : "logprob"),
-  ascending: start.o ? start.o === "asc" : !hasStudent,
+  sort: start.s ?? metrics[0],
+  ascending: start.o ? start.o === "asc" : metrics[0] === "logprob",
   page: 0,
   token: -1,
   pinned: false,
   theme: start.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"),
 };
-if (!["tokens", "id", ...metrics].includes(state.sort)) state.sort = hasStudent ? "gjs" : "logprob";
+if (!["tokens", "id", ...metrics].includes(state.sort)) state.sort = metrics[0];
 let opened = null;
 
 function saveState() {
@@ -106,7 +106,7 @@ function showStrip() {
     const shown = limit === null ? "–" : shownNumber(metric.salience(limit));
     return [make("span", `t l${i + 1}`, names[i]), ` ${metric.relation} ${shown}  `];
   });
-  const sides = state.metric === "delta" ? ". Line below and warm: the teacher's is higher; above and cool: the student's." : "";
+  const sides = metric.sides ? `. Line below and warm: ${metric.sides[0]} is higher; above and cool: ${metric.sides[1]}.` : "";
   $("legend").replaceChildren(`${metric.title}: `, ...parts.flat(), sides);
 }
 
@@ -181,7 +181,7 @@ const fileName = (suffix) => `${opened.id.replace(/[^\w.-]+/g, "_")}.${suffix}`;
 const csvLine = (cells) => cells.map((cell) => (/[",\r\n]/.test(cell) ? `"${String(cell).replaceAll('"', '""')}"` : cell)).join(",");
 
 function tokensCsv() {
-  const names = ["logprob", "rank", "entropy"].concat(hasStudent ? ["student_logprob", "student_rank", "student_entropy", "gjs_lower", "gjs_upper"] : []);
+  const names = ["logprob", "rank", "entropy"].concat(opened.recorded ? ["recorded"] : [], hasStudent ? ["student_logprob", "student_rank", "student_entropy", "gjs_lower", "gjs_upper"] : []);
   const lines = [csvLine(["position", "token_id", "text", "message_index", ...names])];
   const [starts, messages] = opened.runs;
   for (let i = 0, run = 0; i < opened.length; i++) {

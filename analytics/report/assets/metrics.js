@@ -10,19 +10,27 @@ const METRICS = {
     relation: "beyond ±",
     value: (c, i) => c.logprob[i] - c.student_logprob[i],
     salience: Math.abs,
+    sides: ["the teacher's", "the student's"],
+  },
+  recorded: {
+    title: "scored less recorded logprob",
+    relation: "beyond ±",
+    value: (c, i) => (c.recorded ? c.logprob[i] - c.recorded[i] : NaN),
+    salience: Math.abs,
+    sides: ["the scored", "the recorded"],
   },
 };
 
 // Level of every token: the number of limits that its salience exceeds, -1 where it has no value.
 function levelsOf(conversation, metric, limits) {
-  const { value, salience } = METRICS[metric];
+  const { value, salience, sides } = METRICS[metric];
   const levels = new Int8Array(conversation.length);
   const negative = new Uint8Array(conversation.length);
   for (let i = 0; i < conversation.length; i++) {
     const x = value(conversation, i);
     const s = salience(x);
     levels[i] = Number.isNaN(x) ? -1 : limits.reduce((n, limit) => n + (limit !== null && s > limit), 0);
-    negative[i] = metric === "delta" && x < 0 ? 1 : 0;
+    negative[i] = sides && x < 0 ? 1 : 0;
   }
   return { levels, negative };
 }

@@ -20,6 +20,11 @@ function scoresTable(conversation, i, hasStudent) {
   const names = [["logprob", "logprob"], ["rank", "rank"], ["entropy", "entropy"]];
   const number = (column) => (column ? shownNumber(METRICS_OF[column]?.(conversation, i) ?? conversation[column][i]) : "");
   const rows = names.map(([title, name]) => [title, number(name), ...(hasStudent ? [number(`student_${name}`)] : [])]);
+  if (conversation.recorded) {
+    const blank = hasStudent ? [""] : [];
+    rows.push(["recorded logprob", shownNumber(conversation.recorded[i]), ...blank]);
+    rows.push(["scored less recorded", shownNumber(METRICS.recorded.value(conversation, i)), ...blank]);
+  }
   if (hasStudent) {
     rows.push(["delta", shownNumber(METRICS.delta.value(conversation, i)), ""]);
     rows.push(["GJS", `[${shownNumber(conversation.gjs_lower[i])}, ${shownNumber(conversation.gjs_upper[i])}]`, ""]);

@@ -24,7 +24,6 @@ _METADATA = (
     "filtered_rewards",
     "advantages",
     "sample_loss_mask",
-    "prev_logprobs",
     "agent_ref",
     "idx",
 )
@@ -48,8 +47,9 @@ def _parse(record: Mapping[str, Any], place: Place) -> Trace:
     tokens = NodeTokens(
         token_ids,
         sampled.astype(np.int8),
-        logprobs=_logprobs(record, ids, sampled),
+        logprobs=_logprobs(record, "generation_logprobs", ids, sampled),
         places=(IdPlace("$.token_ids[0]", 0, n),),
+        trainer_logprobs=_logprobs(record, "prev_logprobs", ids, sampled),
     )
     step = _STEP.fullmatch(place.path.name.partition(".")[0])
     metadata = metadata_text(record, _METADATA, step=int(step[1]) if step else None)
@@ -90,12 +90,12 @@ def _check_length(values: Sequence[Any], ids: Sequence[Any], path: str) -> None:
 
 
 def _logprobs(
-    record: Mapping[str, Any], ids: Sequence[Any], sampled: NDArray[np.bool_]
+    record: Mapping[str, Any], key: str, ids: Sequence[Any], sampled: NDArray[np.bool_]
 ) -> NDArray[np.float32] | None:
-    if record.get("generation_logprobs") is None:
+    if record.get(key) is None:
         return None
-    path = "$.generation_logprobs[0]"
-    given = _sample(record, "generation_logprobs", "a list of numbers")
+    path = f"$.{key}[0]"
+    given = _sample(record, key, "a list of numbers")
     _check_length(given, ids, path)
     values = logprob_array(given[: len(sampled)], path)
     # The logger fills what no model sampled with zeros.

@@ -33,7 +33,6 @@ _METADATA = (
     "env_name",
     "export_step",
     "micro_step",
-    "trainer_logprobs",
     "advantages",
     "rewards",
     "temperatures",
@@ -57,6 +56,7 @@ def _parse(record: Mapping[str, Any], place: Place) -> Trace:
         mask.astype(np.int8),
         logprobs=_logprobs(record, mask),
         places=(IdPlace("$.token_ids", 0, n),),
+        trainer_logprobs=_trainer_logprobs(record, n),
     )
     step = get(record, "step", int, "$", "a whole number")
     rank = get(record, "rank", int, "$", "a whole number")
@@ -86,6 +86,21 @@ def _logprobs(record: Mapping[str, Any], mask: NDArray[np.bool_]) -> NDArray[np.
         return spread(values, mask, path)
     # The exporter fills what no model sampled with zeros.
     values[~mask & (values == 0)] = np.nan
+    return values
+
+
+def _trainer_logprobs(record: Mapping[str, Any], n: int) -> NDArray[np.float32] | None:
+    path = "$.trainer_logprobs"
+    given = get(record, "trainer_logprobs", list, "$", "a list of numbers")
+    if given is None:
+        return None
+    if len(given) != n:
+        raise ConversationError(
+            f"has {counted(len(given), 'value')}; expected {n:,}, one a token id.", path=path
+        )
+    values = logprob_array(given, path)
+    # Of a packed batch, the first value is that of the end of the sample before.
+    values[0] = np.nan
     return values
 
 

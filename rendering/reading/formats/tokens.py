@@ -76,9 +76,12 @@ def _branch_object(tokens: RenderedTokens) -> dict[str, Any]:
             {"role": message.role} | ({} if message.tool_name is None else {"name": message.tool_name})
             for message in tokens.messages
         ]
-    if tokens.recorded_logprobs is not None:
-        values = tokens.recorded_logprobs.tolist()
-        found["logprobs"] = [None if np.isnan(value) else value for value in values]
+    for key, column in (
+        ("logprobs", tokens.recorded_logprobs),
+        ("trainer_logprobs", tokens.trainer_logprobs),
+    ):
+        if column is not None:
+            found[key] = [None if np.isnan(value) else value for value in column.tolist()]
     return found
 
 
@@ -143,11 +146,12 @@ def _branch(record: Mapping[str, Any], path: str) -> list[Node]:
         token_ids,
         _mask(record, len(prompt), n, path),
         None if is_content is None else flag_array(is_content, n, f"{path}.is_content"),
-        _logprobs(record, len(completion), n, path),
+        _logprobs(record, "logprobs", len(completion), n, path),
         places=(
             IdPlace(f"{path}.prompt_token_ids", 0, len(prompt)),
             IdPlace(f"{path}.completion_token_ids", 0, len(completion)),
         ),
+        trainer_logprobs=_logprobs(record, "trainer_logprobs", len(completion), n, path),
     )
     given = record.get("messages")
     messages = None if given is None else check_messages(given, f"{path}.messages", allow_media=True)
@@ -164,18 +168,20 @@ def _mask(record: Mapping[str, Any], n_prompt: int, n: int, path: str) -> NDArra
     return mask
 
 
-def _logprobs(record: Mapping[str, Any], n_completion: int, n: int, path: str) -> NDArray[np.float32] | None:
-    values = get(record, "logprobs", list, path, _NUMBERS)
+def _logprobs(
+    record: Mapping[str, Any], key: str, n_completion: int, n: int, path: str
+) -> NDArray[np.float32] | None:
+    values = get(record, key, list, path, _NUMBERS)
     if values is None:
         return None
     if len(values) not in (n, n_completion):
         raise ConversationError(
             f"has {counted(len(values), 'value')}; expected {n:,}, one a token id, or {n_completion:,}, one "
             "a completion id.",
-            path=f"{path}.logprobs",
+            path=f"{path}.{key}",
         )
     found = np.full(n, np.nan, np.float32)
-    found[n - len(values) :] = logprob_array(values, f"{path}.logprobs")
+    found[n - len(values) :] = logprob_array(values, f"{path}.{key}")
     return found
 
 
@@ -280,7 +286,7 @@ def _said(
 FORMAT = Format(
     name="tokens",
     fields="prompt_token_ids, completion_token_ids, mask, roles[[role, n_tokens, message_index]], "
-    "is_content, logprobs, messages, tools, metadata, or branches[] of these",
+    "is_content, logprobs, trainer_logprobs, messages, tools, metadata, or branches[] of these",
     has_logprobs=True,
     has_branches=True,
     example='{"id": "a", "prompt_token_ids": [1, 4093, 198, 26843, 2, 198, 1, 520, 9531, 198], '

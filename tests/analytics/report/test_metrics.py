@@ -12,9 +12,9 @@ from tokscore.analytics import diff_report as diff
 from tokscore.analytics import stats_report as stats
 from tokscore.analytics.comparison.diff_rows import row_of
 from tokscore.analytics.report.collecting import BoundedHeap
+from tokscore.analytics.report.conversation.messages import message_rows
+from tokscore.analytics.report.conversation.metrics import level_limits, levels, metric_values, salience
 from tokscore.analytics.report.grouping import PageGrouping, group_column, page_label
-from tokscore.analytics.report.messages import message_rows
-from tokscore.analytics.report.metrics import level_limits, levels, metric_values, salience
 from tokscore.analytics.report.reading import ComparedDatasets, open_scores, read_batches
 from tokscore.analytics.report.totals import TokenSample, Totals
 from tokscore.dataset.choices import Metric

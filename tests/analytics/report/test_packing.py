@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tokscore.analytics.report.conversation.scored import ScoredConversation
 from tokscore.analytics.report.packing import pack, script_json
 from tokscore.analytics.report.reading import ComparedDatasets
-from tokscore.analytics.report.scored import ScoredConversation
 
 
 def unpacked(text: str) -> dict[str, Any]:

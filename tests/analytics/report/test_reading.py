@@ -12,9 +12,9 @@ import pytest
 from tests.rewriting import rewrite
 from tokscore.analytics.comparison.compare import Comparison
 from tokscore.analytics.report import write_diff_report
+from tokscore.analytics.report.conversation.scored import model_scores
+from tokscore.analytics.report.conversation.token_texts import TokenText, TokenTexts
 from tokscore.analytics.report.reading import ComparedDatasets, find_scored, open_scores, read_scored
-from tokscore.analytics.report.scored import model_scores
-from tokscore.analytics.report.token_texts import TokenText, TokenTexts
 from tokscore.dataset import writing as parts
 from tokscore.dataset.choices import OnError
 from tokscore.dataset.errors import InputError

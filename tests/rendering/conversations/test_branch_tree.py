@@ -11,8 +11,7 @@ from tokscore.analytics.trajectories.counts import branch_counts, trace_counts
 from tokscore.analytics.trajectories.limits import TrajectoryLimits, first_stop
 from tokscore.dataset.choices import LimitCount
 from tokscore.rendering.conversations.branch_tree import merged
-from tokscore.rendering.conversations.trace import NO_PARENT, Node, NodeTokens, Trace
-from tokscore.rendering.recorded_ids.branch import joined_logprobs
+from tokscore.rendering.conversations.trace import NO_PARENT, Node, NodeTokens, Trace, joined_logprobs
 
 
 def row(*ids: int) -> list[tuple[list[int], bool]]:
@@ -83,7 +82,10 @@ def test_logprobs_stay_with_their_tokens() -> None:
     trace = merged(Trace(nodes, metadata="{}"))
     assert trace.metadata == "{}"
     joined = [
-        joined_logprobs([tokens for i in path if (tokens := trace.nodes[i].tokens) is not None])
+        joined_logprobs(
+            [tokens.logprobs for i in path if (tokens := trace.nodes[i].tokens) is not None],
+            [len(tokens.token_ids) for i in path if (tokens := trace.nodes[i].tokens) is not None],
+        )
         for path in trace.branches
     ]
     nan = np.nan  # what both have in common is the first one's

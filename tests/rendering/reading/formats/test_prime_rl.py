@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -29,7 +30,14 @@ def test_prime_rl_gives_every_token_and_no_logprob_outside_the_mask() -> None:
 def test_prime_rl_keeps_what_the_trainer_computed() -> None:
     found = metadata(read("prime_rl", 0))
     assert (found["step"], found["rank"], found["sample_id"]) == (3, 1, "s1")
-    assert found["trainer_logprobs"] == records("prime_rl")[0]["trainer_logprobs"]
+    assert found["advantages"] == records("prime_rl")[0]["advantages"]
+
+
+def test_prime_rl_gives_the_logprobs_of_the_trainer_but_for_the_first_of_a_packed_batch() -> None:
+    parts = [node.tokens.trainer_logprobs.tolist() for node in read("prime_rl", 0).nodes]
+    first, *others = [value for part in parts for value in part]
+    assert math.isnan(first)
+    assert others == records("prime_rl")[0]["trainer_logprobs"][1:]
 
 
 def test_prime_rl_spreads_logprobs_of_the_mask() -> None:

@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.console import write as print_result
 from tokscore.cli.printing.output_format import Format
+from tokscore.cli.printing.reports.groups import shown_groups
 from tokscore.cli.printing.tables import Cell, Column, counted, print_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tokscore.analytics import DiffReport, DiffRow, Interval, MismatchReport
+    from tokscore.analytics import DiffReport, DiffRow, Grouping, Interval, MismatchReport
+    from tokscore.analytics.comparison.noise import NoiseFloor
     from tokscore.analytics.comparison.off_policy import OffPolicy
     from tokscore.analytics.exact.report import ExactReport
 
 _ALL = "(all)"
-_OFF_POLICY = (
+OFF_POLICY = (
     Column("mean_abs_log_ratio", "mean |log-ratio|"),
     Column("p01", "p1"),
     Column("p50", "p50"),
@@ -30,7 +32,7 @@ _OFF_POLICY = (
     Column("clipped_high", "above 1.2"),
     Column("sequence_ess", "ESS of sequences"),
 )
-_NOISE = (
+NOISE = (
     Column("noise_floor.mean", "noise, mean |log-ratio|", 6),
     Column("noise_floor.p99", "noise, p99", 6),
 )
@@ -60,40 +62,31 @@ def print_report(
         exact: Values over the whole vocabulary, which are further columns of CSV.
         details: Print all tables, not only the first.
     """
-    rows = [*zip(_labels(report), report.groups, strict=True), (_all_label(report), report.total)]
-    floor = report.noise_floor
-    # One value, beside the gaps of every group.
-    noise_floor: dict[str, Cell] = {}
-    if floor is not None:
-        noise_floor = {f"noise_floor.{name}": value for name, value in floor._asdict().items()}
-    if form is Format.CSV:
-        # In CSV an upper limit that is not there is empty, and so is what a group does not have.
-        flat = [row.flat() for _, row in rows]
-        if exact is not None:
-            whole = [*(exact.flat_of(row.group) for row in report.groups), exact.total.flat()]
-            flat = [numbers | more for numbers, more in zip(flat, whole, strict=True)]
-        keys = list(dict.fromkeys(key for values in flat for key in values))
-        columns = [Column("group", "group"), *(Column(key, key) for key in (*keys, *noise_floor))]
-        names = [", ".join(label.values()) for label, _ in rows]
-        blank: dict[str, Cell] = dict.fromkeys(keys)
-        print_rows(
-            columns,
-            [
-                {"group": name, **blank, **values, **noise_floor}
-                for name, values in zip(names, flat, strict=True)
-            ],
-            form,
+    groups = [*report.groups]
+    if form is Format.TABLE:
+        groups = shown_groups(
+            groups, report.by, lambda row: row.n_tokens > 0, lambda row: row.n_tokens + row.n_unscored
         )
+    rows = [(report.by.labels(row.group), row) for row in groups]
+    rows.append((all_label(report.by), report.total))
+    floor = report.noise_floor
+    noise_floor = noise_cells(floor)
+    if form is Format.CSV:
+        flat = [(", ".join(label.values()), row.flat()) for label, row in rows]
+        if exact is not None:
+            whole = [*(exact.flat_of(row.group) for row in groups), exact.total.flat()]
+            flat = [(label, row | more) for (label, row), more in zip(flat, whole, strict=True)]
+        print_flat(flat, noise_floor)
         return
     by = [Column(name, name) for name in report.by.names]
     cells = [{**label, **_cells(row), **noise_floor} for label, row in rows]
     main, further, realised = (_measure_columns(report, table) for table in ("main", "further", "realised"))
     if not details:
         print_result(f"{_verdict(report)}\n")
-        beside = [] if floor is None else [_OFF_POLICY[0], *_NOISE]
+        beside = [] if floor is None else [OFF_POLICY[0], *NOISE]
         print_rows([*by, *_first_columns(report), *beside], cells, form)
         _print_estimates(report, rows)
-        _note_floor(report)
+        note_noise(floor)
         note(
             f"{_UNITS} T is the teacher, S the student. More measures, ratios, confidence limits and the "
             "tokens where the models differ most: --details."
@@ -101,23 +94,45 @@ def print_report(
         return
     print_rows([*by, Column("n_tokens", "tokens"), *main, *_SHARED], cells, form)
     print_rows([*by, *further, *_RANKS], cells, form, title="Further measures")
-    first, *others = _OFF_POLICY
-    noise = [] if floor is None else _NOISE
+    first, *others = OFF_POLICY
+    noise = [] if floor is None else NOISE
     print_rows([*by, *realised, first, *noise, *others], cells, form, title="Realised tokens")
     _print_confidence(report, rows)
     _print_estimates(report, rows)
     _print_contexts(report)
     note(f"{_UNITS} Ratios are teacher / student of realised tokens.")
-    _note_floor(report)
+    note_noise(floor)
 
 
-def _note_floor(report: DiffReport) -> None:
-    floor = report.noise_floor
+def noise_cells(floor: NoiseFloor | None) -> dict[str, Cell]:
+    """The same values beside the gaps of every group; empty without a noise floor."""
+    return {} if floor is None else {f"noise_floor.{name}": n for name, n in floor._asdict().items()}
+
+
+def note_noise(floor: NoiseFloor | None) -> None:
+    """Say which log-ratios are no difference."""
     if floor is not None:
         note(
             f"noise floor of the engine: log-ratios of {floor.mean:.2g} on average, {floor.p99:.2g} at the "
             f"99th percentile, {floor.max:.2g} at most are no difference."
         )
+
+
+def print_flat(
+    rows: Sequence[tuple[str, Mapping[str, Cell]]], beside: Mapping[str, Cell] | None = None
+) -> None:
+    """Print all numbers of groups as CSV.
+
+    Args:
+        rows: Label and numbers of each group; what a group does not have is empty.
+        beside: What stands in every row.
+    """
+    more = beside or {}
+    keys = list(dict.fromkeys(key for _, values in rows for key in values))
+    columns = [Column("group", "group"), *(Column(key, key) for key in (*keys, *more))]
+    blank: dict[str, Cell] = dict.fromkeys(keys)
+    cells = [{"group": label, **blank, **values, **more} for label, values in rows]
+    print_rows(columns, cells, Format.CSV)
 
 
 def _first_columns(report: DiffReport) -> list[Column]:
@@ -157,7 +172,7 @@ def _verdict(report: DiffReport) -> str:
     return f"Most apart: {label}, GJS {report.alpha:g} {gjs} a token over {n_tokens}.{gap}"
 
 
-def note_confidence(report: DiffReport) -> None:
+def note_confidence(report: DiffReport | MismatchReport) -> None:
     """Say where confidence limits are missing, and how far they can be trusted."""
     if report.why_unconfident is not None:
         note(f"Only all tokens together have confidence limits: {report.why_unconfident}.")
@@ -166,39 +181,9 @@ def note_confidence(report: DiffReport) -> None:
         note("Confidence limits are rough where there are fewer than 30 conversations.")
 
 
-def print_mismatch(report: MismatchReport, form: Format) -> None:
-    """Print recorded against scored logprobs as a table or CSV."""
-    by = [Column(name, name) for name in report.by.names]
-    columns = (
-        Column("n_tokens", "tokens"),
-        Column("recorded_logprob", "recorded"),
-        Column("scored_logprob", "scored"),
-        Column("log_ratio", "log-ratio"),
-        *_OFF_POLICY,
-    )
-    rows: list[Mapping[str, object]] = []
-    labels = [report.by.labels(row.group) for row in report.groups]
-    for label, row in zip([*labels, dict.fromkeys(report.by.names, _ALL)], report.rows(), strict=True):
-        rows.append(
-            {
-                **label,
-                "n_tokens": row.n_tokens,
-                "recorded_logprob": row.recorded_logprob,
-                "scored_logprob": row.scored_logprob,
-                "log_ratio": row.log_ratio,
-                **_off_policy(row.off_policy),
-            }
-        )
-    print_rows([*by, *columns], rows, form)
-    note("Ratios are scored / recorded of the tokens that have both logprobs.")
-
-
-def _labels(report: DiffReport) -> list[dict[str, str]]:
-    return [report.by.labels(row.group) for row in report.groups]
-
-
-def _all_label(report: DiffReport) -> dict[str, str]:
-    first, *others = report.by.names
+def all_label(by: Grouping) -> dict[str, str]:
+    """What the row of all tokens says in the columns of groups."""
+    first, *others = by.names
     return {first: _ALL, **dict.fromkeys(others, "")}
 
 
@@ -220,7 +205,7 @@ def _cells(row: DiffRow) -> dict[str, Cell]:
         "rank_s": row.student_rank.mean,
         "rank1_t": row.teacher_rank.rank1_share,
         "rank1_s": row.student_rank.rank1_share,
-        **_off_policy(row.off_policy),
+        **off_policy_cells(row.off_policy),
     }
 
 
@@ -235,7 +220,8 @@ def shown_limits(lower: float | None, upper: float | None) -> str:
     return f"[{lower:.4f}, {'unbounded' if upper is None else f'{upper:.4f}'}]"
 
 
-def _off_policy(numbers: OffPolicy) -> dict[str, Cell]:
+def off_policy_cells(numbers: OffPolicy) -> dict[str, Cell]:
+    """The cells of the columns `OFF_POLICY`."""
     return {
         "mean_abs_log_ratio": numbers.mean_abs_log_ratio,
         "p01": numbers.log_ratio.p01,

@@ -10,8 +10,8 @@ from tokscore.cli.printing.visible import BETWEEN, visible
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from tokscore.analytics.report.scored import ScoredConversation
-    from tokscore.analytics.report.token_texts import TokenText
+    from tokscore.analytics.report.conversation.scored import ScoredConversation
+    from tokscore.analytics.report.conversation.token_texts import TokenText
 
 _GUTTER = 8
 # Levels 1 to 4, the same in colour and as a digit behind the token. Below the line: the student's is higher.

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tokscore.analytics.divergence.topk import FloatArray
-from tokscore.analytics.report.metrics import delta
-from tokscore.analytics.report.scored import ScoredConversation
+from tokscore.analytics.report.conversation.metrics import delta, recorded_gap
+from tokscore.analytics.report.conversation.scored import ScoredConversation
 
 
 class MessageRow(NamedTuple):
@@ -28,6 +28,8 @@ class MessageRow(NamedTuple):
         delta: Mean of the teacher's less the student's logprob, over tokens that have both.
         gjs_lower: Mean lower limit, in nats.
         gjs_upper: Mean upper limit.
+        recorded_logprob: Mean of what the input carried, over tokens that have both that and a logprob.
+        recorded_gap: Mean of the teacher's less the recorded logprob, over the same.
     """
 
     message_index: int
@@ -43,6 +45,8 @@ class MessageRow(NamedTuple):
     delta: float | None
     gjs_lower: float | None
     gjs_upper: float | None
+    recorded_logprob: float | None
+    recorded_gap: float | None
 
 
 def message_rows(conversation: ScoredConversation) -> list[MessageRow]:
@@ -59,6 +63,8 @@ def _row(conversation: ScoredConversation, index: int) -> MessageRow:
     teacher, student, gjs = conversation.teacher, conversation.student, conversation.gjs
     sampled = conversation.sampled[mine]
     ranks = teacher.ranks[mine]
+    recorded = np.full(len(conversation), np.nan) if conversation.recorded is None else conversation.recorded
+    gaps = recorded_gap(conversation)[mine]
     student_logprob = gap = gjs_lower = gjs_upper = None
     if student is not None and gjs is not None:
         student_logprob = _mean(student.logprobs[mine])
@@ -75,6 +81,8 @@ def _row(conversation: ScoredConversation, index: int) -> MessageRow:
         rank1_share=_mean(np.where(np.isnan(ranks), np.nan, ranks == 1)),
         entropy=_mean(teacher.entropies[mine]),
         student_logprob=student_logprob,
+        recorded_logprob=_mean(np.where(np.isnan(gaps), np.nan, recorded[mine])),
+        recorded_gap=_mean(gaps),
         delta=gap,
         gjs_lower=gjs_lower,
         gjs_upper=gjs_upper,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tokscore.cli.printing.console import note
-from tokscore.cli.printing.diff import shown_limits
 from tokscore.cli.printing.output_format import Format
+from tokscore.cli.printing.reports.diff import shown_limits
 from tokscore.cli.printing.tables import Column, counted, print_json, print_rows
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tokscore.analytics.divergence.measures import Bounds
 from tokscore.analytics.divergence.topk import FloatArray
-from tokscore.analytics.report.scored import ModelScores, ScoredConversation
+from tokscore.analytics.report.conversation.scored import ScoredConversation
 from tokscore.dataset.choices import Metric
 from tokscore.dataset.errors import UsageError
 
@@ -30,29 +29,56 @@ class MetricRow(NamedTuple):
 
     Attributes:
         legend: The values that stand out, in words.
-        values: Of the teacher, of the student and the limits of the GJS.
+        values: Of every token of a conversation that has what the metric takes.
         salience: Larger for what people look for.
         takes_two: Whether it compares two models.
+        takes_recorded: Whether it compares with the logprobs that the input carried.
+        is_signed: Whether values above and below 0 both stand out, and look different.
     """
 
     legend: str
-    values: Callable[[ModelScores, ModelScores, Bounds], FloatArray]
+    values: Callable[[ScoredConversation], FloatArray]
     salience: Callable[[FloatArray], FloatArray]
     takes_two: bool = False
+    takes_recorded: bool = False
+    is_signed: bool = False
+
+
+def _gjs_lower(conversation: ScoredConversation) -> FloatArray:
+    assert conversation.gjs is not None
+    return conversation.gjs.lower
+
+
+def _delta(conversation: ScoredConversation) -> FloatArray:
+    assert conversation.student is not None
+    return delta(conversation.teacher.logprobs, conversation.student.logprobs)
+
+
+def recorded_gap(conversation: ScoredConversation) -> FloatArray:
+    """Scored less recorded logprob of every token, NaN where one of them is missing, or all are."""
+    if conversation.recorded is None:
+        return np.full(len(conversation), np.nan)
+    return delta(conversation.teacher.logprobs, conversation.recorded)
 
 
 METRICS: Mapping[Metric, MetricRow] = {
-    Metric.LOGPROB: MetricRow("low logprob", lambda teacher, *_: teacher.logprobs, np.negative),
-    Metric.RANK: MetricRow("high rank", lambda teacher, *_: teacher.ranks, np.positive),
-    Metric.ENTROPY: MetricRow("high entropy", lambda teacher, *_: teacher.entropies, np.positive),
-    Metric.GJS: MetricRow(
-        "GJS, lower limit in nats", lambda _, __, gjs: gjs.lower, np.positive, takes_two=True
-    ),
+    Metric.LOGPROB: MetricRow("low logprob", lambda found: found.teacher.logprobs, np.negative),
+    Metric.RANK: MetricRow("high rank", lambda found: found.teacher.ranks, np.positive),
+    Metric.ENTROPY: MetricRow("high entropy", lambda found: found.teacher.entropies, np.positive),
+    Metric.GJS: MetricRow("GJS, lower limit in nats", _gjs_lower, np.positive, takes_two=True),
     Metric.DELTA: MetricRow(
         "logprob T - S; raised digits: T is higher, lowered: S is",
-        lambda teacher, student, _: delta(teacher.logprobs, student.logprobs),
+        _delta,
         np.abs,
         takes_two=True,
+        is_signed=True,
+    ),
+    Metric.RECORDED: MetricRow(
+        "logprob scored - recorded; raised digits: scored is higher, lowered: recorded is",
+        recorded_gap,
+        np.abs,
+        takes_recorded=True,
+        is_signed=True,
     ),
 }
 
@@ -81,15 +107,15 @@ def metric_values(conversation: ScoredConversation, metric: Metric) -> FloatArra
     """The metric of every token, float64, shape [tokens], NaN where unknown.
 
     logprob, rank and entropy are the teacher's. gjs is the lower limit, in nats. delta is the teacher's less
-    the student's logprob.
+    the student's logprob, recorded the teacher's less the recorded one.
 
     Raises:
         UsageError: The metric takes two models and there is one.
     """
-    row, student, gjs = METRICS[metric], conversation.student, conversation.gjs
-    if row.takes_two and (student is None or gjs is None):
+    row = METRICS[metric]
+    if row.takes_two and (conversation.student is None or conversation.gjs is None):
         raise UsageError(f"{metric} compares two models; there is one.")
-    return row.values(conversation.teacher, student, gjs)  # type: ignore[arg-type]  # both are there
+    return row.values(conversation)
 
 
 def salience(metric: Metric, values: FloatArray) -> FloatArray:
