@@ -283,8 +283,10 @@ def _end(found: Sequence[Breach]) -> None:
 
 def _note_branches(dataset: Path) -> None:
     from tokscore.analytics.groups.message_sizes import n_branching
+    from tokscore.dataset.manifest import read_manifest
 
-    n = n_branching(dataset)
+    is_text = read_manifest(dataset).settings.get("chunk") is not None  # what its windows share is context
+    n = 0 if is_text else n_branching(dataset)
     if n:
         note(
             f"{counted(n, 'conversation')} with several branches: a token that branches share counts once "

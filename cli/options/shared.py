@@ -31,16 +31,16 @@ Inputs = Annotated[
     list[str],
     typer.Argument(
         metavar="INPUT",
-        help="Files of conversations (JSON Lines, a JSON array or Parquet, in any of tokscore formats), "
-        "patterns such as 'rollouts/*.jsonl', or - for standard input.",
+        help="Files of conversations (JSON Lines, a JSON array or Parquet, in any of tokscore formats) or of "
+        "plain text (.txt), patterns such as 'rollouts/*.jsonl', or - for standard input.",
     ),
 ]
 InputsOrDataset = Annotated[
     list[str],
     typer.Argument(
         metavar="INPUT",
-        help="Files of conversations (JSON Lines, a JSON array or Parquet, in any of tokscore formats), "
-        "patterns, - for standard input, or one dataset, of which the tokens are taken.",
+        help="Files of conversations (JSON Lines, a JSON array or Parquet, in any of tokscore formats) or of "
+        "plain text (.txt), patterns, - for standard input, or one dataset, of which the tokens are taken.",
     ),
 ]
 Model = Annotated[
