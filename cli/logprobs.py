@@ -10,9 +10,9 @@ from tokscore.cli.options import shared as options
 from tokscore.cli.options.settings import setting_options
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.output_format import Format
-from tokscore.cli.printing.plan import PlanCost, print_plan
 from tokscore.cli.printing.progress import ProgressLine
 from tokscore.cli.printing.tables import counted
+from tokscore.cli.running.plan import PlanCost, print_plan
 from tokscore.cli.running.runs import note_outcome, note_windows, open_conversations
 from tokscore.cli.stats import print_stats
 from tokscore.dataset.choices import OnError

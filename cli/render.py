@@ -10,10 +10,10 @@ from tokscore.cli.options.settings import setting_options
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.explain import print_explanation
 from tokscore.cli.printing.output_format import Format
-from tokscore.cli.printing.plan import print_plan
 from tokscore.cli.printing.progress import ProgressLine
 from tokscore.cli.printing.tables import Column, counted, print_json_with_rows, print_rows
 from tokscore.cli.printing.visible import visible
+from tokscore.cli.running.plan import print_plan
 from tokscore.cli.running.runs import note_outcome, note_statuses, open_conversations
 from tokscore.dataset.choices import OnError
 from tokscore.rendering.attribution.settings import RenderSettings

@@ -27,6 +27,7 @@ class Table:
         rows: Cells as printed.
         chart: Vega-Lite specification to stand above it, None without a chart.
         is_facts: Whether cells are text that wraps, not numbers.
+        is_open: Whether it is seen without a click.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     chart: Mapping[str, object] | None = None
     is_facts: bool = False
+    is_open: bool = False
 
     def html(self) -> str:
         """The chart, the table and its export."""
@@ -48,14 +50,18 @@ class Table:
         )
         chart = "" if self.chart is None else self._figure(self.chart)
         name, title = escape(self.name), escape(self.title)
+        classes = f"part{' facts' if self.is_facts else ''}"
+        heading = f'<h3 id="{name}-heading">{title}</h3>'
         return (
-            f'<div class="part{" facts" if self.is_facts else ""}">\n'
-            f'<h3 id="{name}-heading">{title}</h3>\n{chart}'
+            (f'<div class="{classes} open">\n{heading}\n<div class="beside">\n' if self.is_open else "")
+            + (f'<details class="{classes}">\n<summary>{heading}</summary>\n' if not self.is_open else "")
+            + f"{chart}"
             f'<div class="wide" tabindex="0" role="region" aria-labelledby="{name}-heading">\n'
             f'<table id="{name}">\n<thead><tr>{head}</tr></thead>\n'
             f"<tbody>\n{body}\n</tbody></table></div>\n"
-            f'<p><button type="button" data-table="{name}" aria-label="CSV of {title}">CSV</button></p>\n'
-            "</div>\n"
+            + ("</div>\n" if self.is_open else "")
+            + f'<p><button type="button" data-table="{name}" aria-label="CSV of {title}">CSV</button></p>\n'
+            + ("</div>\n" if self.is_open else "</details>\n")
         )
 
     def _figure(self, chart: Mapping[str, object]) -> str:
@@ -80,6 +86,7 @@ class Page:
         has_student: Whether it compares two models.
         chart_library: JavaScript that sets `window.vegaEmbed`.
         notes: Sentences below the summary.
+        verdict: What it says, in a sentence or two.
         kept: A sentence about which conversations are in it.
         conversations: Rows of the list: JSON objects.
         packed: Their tokens, as JSON text, in the same order.
@@ -94,6 +101,7 @@ class Page:
     has_student: bool
     chart_library: str
     notes: Sequence[str] = ()
+    verdict: str = ""
     kept: str = ""
     conversations: Sequence[Mapping[str, object]] = ()
     packed: Sequence[str] = ()
@@ -106,8 +114,16 @@ class Page:
         code = "\n".join(assets.joinpath(name).read_text(encoding="utf-8") for name in _SCRIPTS)
         code = f'"use strict";\n(() => {{\n{code}}})();\n'
         library = self.chart_library.replace("</script", "<\\/script")
-        summary = "".join(table.html() for table in self.tables)
+        shown, folded = (
+            [table for table in self.tables if table.is_open is wanted] for wanted in (True, False)
+        )
+        summary = f'<p class="verdict">{escape(self.verdict)}</p>\n'
+        summary += "".join(table.html() for table in shown)
+        titles = ", ".join(table.title.lower() for table in folded)
+        summary += f'<details class="more">\n<summary>More: {escape(titles)}</summary>\n<div class="parts">\n'
+        summary += "".join(table.html() for table in folded)
         summary += "".join(f'<p class="small">{escape(note)}</p>\n' for note in self.notes)
+        summary += "</div>\n</details>\n"
         return Template(assets.joinpath("page.html").read_text(encoding="utf-8")).substitute(
             policy=_policy([code, library]),
             title=escape(self.title),

@@ -55,6 +55,17 @@ def recorded_facts(report: MismatchReport) -> list[tuple[str, str]]:
     return facts
 
 
+def recorded_verdict(report: MismatchReport) -> str:
+    """The comparison in a sentence."""
+    total = report.total
+    found = {name: _shown(value) for name, value in total.flat().items()}
+    return (
+        f"Scored and recorded logprobs differ by {found['off_policy.mean_abs_log_ratio']} nats a token on "
+        f"average over {total.n_tokens:,} tokens; KL(recorded || scored) is {found['mismatch_kl.k3']} by k3 "
+        f"and {found['mismatch_kl.k1']} by k1."
+    )
+
+
 def recorded_tables(totals: Totals) -> list[Table]:
     """A table with a chart for each grouping, of the sums of `mismatch_columns`."""
     return [_group_table(totals, by) for by in PageGrouping]
@@ -69,7 +80,8 @@ def _group_table(totals: Totals, by: PageGrouping) -> Table:
     bars = [Bar(label, 0.0, size) for label, size in sizes if size is not None]
     chart = bar_chart(bars, "mean |scored - recorded|, nats per token") if bars else None
     head = [by.value, "tokens", "sampled", *_COLUMNS.values()]
-    return Table(GROUP_NAMES[by], f"By {by.value}", head, rows, chart)
+    is_open = by is PageGrouping.ROLE
+    return Table(GROUP_NAMES[by], f"By {by.value}", head, rows, chart, is_open=is_open)
 
 
 def _cells(row: MismatchRow) -> list[str]:

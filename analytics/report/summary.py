@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tokscore.analytics.comparison.diff_rows import DiffRow, Interval, row_of
 from tokscore.analytics.comparison.off_policy import finite
 from tokscore.analytics.comparison.reduction import Group
+from tokscore.analytics.comparison.verdict import verdict
 from tokscore.analytics.divergence.measures import DiffTable, Measure, measures
 from tokscore.analytics.report.charts import Bar, bar_chart, histogram
 from tokscore.analytics.report.grouping import PageGrouping
@@ -90,7 +91,25 @@ def _group_table(totals: Totals, by: PageGrouping, alpha: float | None) -> Table
             if row.gjs.lower is not None and row.gjs.upper is not None
         ]
     chart = bar_chart(bars, title) if bars else None
-    return Table(GROUP_NAMES[by], f"By {by.value}", [by.value, *head], rows, chart)
+    is_open = by is PageGrouping.ROLE
+    return Table(GROUP_NAMES[by], f"By {by.value}", [by.value, *head], rows, chart, is_open=is_open)
+
+
+def diff_verdict(totals: Totals, alpha: float) -> str:
+    """The comparison in a sentence."""
+    groups = totals.groups(PageGrouping.ROLE)
+    return verdict([(f"role {label}", row_of(None, group, [alpha])) for label, group in groups], alpha)
+
+
+def stats_verdict(totals: Totals) -> str:
+    """The scores in a sentence: how likely all tokens are, and which role's are least likely."""
+    total = _mean(totals.total(), "logprob")
+    if total is None:
+        return "No token has a logprob."
+    means = [(label, _mean(group, "logprob")) for label, group in totals.groups(PageGrouping.ROLE)]
+    known = [(mean, label) for label, mean in means if mean is not None]
+    text = f"Mean logprob {total:.4f} nats a token (perplexity {math.exp(min(-total, 700.0)):,.2f})"
+    return f"{text}; least likely: role {min(known)[1]}, {min(known)[0]:.4f}." if known else f"{text}."
 
 
 def page_measures(alpha: float) -> list[Measure]:

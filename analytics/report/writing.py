@@ -23,8 +23,15 @@ from tokscore.analytics.report.reading import (
     read_batches,
     read_recorded_batches,
 )
-from tokscore.analytics.report.recorded import recorded_facts, recorded_tables
-from tokscore.analytics.report.summary import facts_table, group_tables, histogram_table, models_table
+from tokscore.analytics.report.recorded import recorded_facts, recorded_tables, recorded_verdict
+from tokscore.analytics.report.summary import (
+    diff_verdict,
+    facts_table,
+    group_tables,
+    histogram_table,
+    models_table,
+    stats_verdict,
+)
 from tokscore.dataset.choices import Metric, OnError, RecordedAgainst, choose
 from tokscore.dataset.errors import UsageError
 from tokscore.dataset.reading import Dataset
@@ -121,6 +128,7 @@ def write_diff_report(
     page = Page(
         f"{names[0]} and {names[1]}", tables, found.metrics, found.limits, True, chart_library(), notes
     )
+    page = replace(page, verdict=diff_verdict(found.totals, alpha))
     return _write(Path(path), max_mb, page, found, texts, "largest mean GJS (lower limit)")
 
 
@@ -159,6 +167,7 @@ def write_stats_report(
         histogram_table(found.totals, name="logprob"),
     ]
     page = Page(_name(opened), tables, found.metrics, found.limits, False, chart_library())
+    page = replace(page, verdict=stats_verdict(found.totals))
     return _write(Path(path), max_mb, page, found, texts, "lowest mean logprob")
 
 
@@ -213,6 +222,7 @@ def write_mismatch_report(
         "with r = p_scored / p_recorded.",
     )
     page = Page(_name(opened), tables, found.metrics, found.limits, False, chart_library(), notes)
+    page = replace(page, verdict=recorded_verdict(report))
     return _write(Path(path), max_mb, page, found, texts, "largest mean |scored - recorded|")
 
 

@@ -16,6 +16,7 @@ import pytest
 
 pytestmark = pytest.mark.browser
 
+OPEN_ALL = "document.querySelectorAll('details').forEach((each) => (each.open = true))"
 HOSTILE = "#c=hostile+%3Cimg+src%3Dx+onerror%3Dalert%281%29%3E&b=0"
 SELECTED = "const t = document.querySelector('#strip .selected'); return t ? Number(t.dataset.i) : -1"
 # Boxes of text that run into each other, or out of the window.
@@ -45,6 +46,7 @@ def page(browser: Any, report: Path) -> Any:
 def test_it_opens_from_a_file_without_network_or_console_messages(browser: Any, report: Path) -> None:
     browser.errors(), browser.requests()
     browser.open(report)
+    browser.run(OPEN_ALL)
     browser.run("document.querySelectorAll('figure').forEach((f) => f.scrollIntoView())")
     browser.wait("return document.querySelectorAll('figure svg').length > 0")
     assert browser.errors() == []
@@ -53,13 +55,14 @@ def test_it_opens_from_a_file_without_network_or_console_messages(browser: Any, 
 
 
 def test_every_chart_is_drawn_and_has_a_table(page: Any) -> None:
+    page.run(OPEN_ALL)
     n_charts = page.run("return document.querySelectorAll('figure').length")
     assert n_charts == 6
     for i in range(n_charts):
         page.run("document.querySelectorAll('figure')[arguments[0]].scrollIntoView()", i)
         page.wait(f"return document.querySelectorAll('figure')[{i}].querySelector('svg path')")
         assert page.run(
-            "return document.querySelectorAll('figure')[arguments[0]].parentElement.querySelectorAll('td').length",
+            "return document.querySelectorAll('figure')[arguments[0]].closest('.part').querySelectorAll('td').length",
             i,
         )
     assert page.errors() == []
@@ -262,6 +265,7 @@ def test_nothing_overlaps_or_is_cut_and_axe_finds_nothing_serious(
 ) -> None:
     browser.resize(width)
     browser.open(report, f"{HOSTILE}&q=short-1&theme={theme}&t=5&pin=1")
+    browser.run(OPEN_ALL)
     for i in range(6):
         browser.run("document.querySelectorAll('figure')[arguments[0]].scrollIntoView()", i)
         browser.wait(f"return document.querySelectorAll('figure')[{i}].querySelector('svg path')")
@@ -276,6 +280,43 @@ def test_nothing_overlaps_or_is_cut_and_axe_finds_nothing_serious(
         Path(folder).mkdir(exist_ok=True)
         shot = browser.command("Page.captureScreenshot", captureBeyondViewport=True)
         (Path(folder) / f"{width}-{theme}.png").write_bytes(base64.b64decode(shot["data"]))
+
+
+def test_the_first_screen_has_the_verdict_the_roles_and_the_first_conversation(page: Any) -> None:
+    top = page.run("return document.getElementById('conversations').getBoundingClientRect().top")
+    assert top < 800
+    assert page.text(".verdict").startswith("Most apart: role ")
+    opened = "return [...document.querySelectorAll('#summary table')].filter((e) => e.checkVisibility()).map((e) => e.id)"
+    assert page.run(opened) == ["by-role"]
+    if folder := os.environ.get("TOKSCORE_SCREENSHOTS"):
+        Path(folder).mkdir(exist_ok=True)
+        for width in (1280, 390):
+            page.resize(width)
+            shot = page.command("Page.captureScreenshot")
+            (Path(folder) / f"first-{width}.png").write_bytes(base64.b64decode(shot["data"]))
+
+
+def test_indentation_begins_the_line_that_it_indents(
+    browser: Any, write_scores: Callable[..., Path], tmp_path: Path
+) -> None:
+    from tokscore.analytics.report import write_stats_report
+
+    texts = [b"<s>", b"if:", b"\n    ", b"x", b"\n\n", b" y"]
+    scores = write_scores(tmp_path / "scores", [("a", (("user", (1, 2, 3, 4, 5)),))], texts=texts)
+    write_stats_report(scores, tmp_path / "report.html")
+    browser.open(tmp_path / "report.html")
+    pieces = "return [...document.querySelectorAll('#strip .t')].map((e) => [e.textContent, e.dataset.i ?? e.dataset.of, Math.round(e.getBoundingClientRect().top)])"
+    found = browser.run(pieces)
+    assert [(text, i) for text, i, _ in found[1:]] == [
+        ("if:", "1"),
+        ("↵", "2"),
+        ("····", "2"),
+        ("x", "3"),
+        ("↵↵", "4"),
+        ("·y", "5"),
+    ]
+    tops = [top for _, _, top in found[1:]]
+    assert tops[0] == tops[1] < tops[2] == tops[3] == tops[4] < tops[5]
 
 
 def test_the_document_stays_small_while_a_long_conversation_scrolls(page: Any, report: Path) -> None:

@@ -49,6 +49,7 @@ const chartsInView = new IntersectionObserver((entries) => {
 
 function startCharts() {
   document.querySelectorAll("figure").forEach((figure) => chartsInView.observe(figure));
+  addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((each) => (each.open = true)));
   addEventListener("beforeprint", () => document.querySelectorAll("figure").forEach((figure) => {
     if (!drawn.has(figure)) drawChart(figure);
     drawn.add(figure);

@@ -119,15 +119,27 @@ function select(i, pinned, scroll = true) {
   saveState();
 }
 
+// The first token that a model generated, 0 without any.
+function firstSampled() {
+  const [starts, , , , sampled] = opened.runs;
+  const run = sampled.indexOf(1);
+  return run < 0 ? 0 : starts[run];
+}
+
 // The next token in a direction that stands out most, or nearly so.
 function divergent(step) {
   if (!opened) return;
   const levels = strip.levels;
   const wanted = Math.min(3, levels.reduce((most, level) => Math.max(most, level), 0));
   if (!wanted) return say("No token of this conversation stands out.");
-  let i = state.token < 0 ? (step > 0 ? -1 : levels.length) : state.token;
-  do i += step;
-  while (i >= 0 && i < levels.length && levels[i] < wanted);
+  const next = (i) => {
+    do i += step;
+    while (i >= 0 && i < levels.length && levels[i] < wanted);
+    return i;
+  };
+  // From the start, what a model generated comes first.
+  let i = next(state.token < 0 ? (step > 0 ? firstSampled() - 1 : levels.length) : state.token);
+  if (i >= levels.length && state.token < 0) i = next(-1);
   if (i < 0 || i >= levels.length) return say(step > 0 ? "That was the last divergent token." : "That was the first divergent token.");
   say("");
   select(i, true);
@@ -260,11 +272,11 @@ document.querySelectorAll("button[data-table]").forEach((button) => {
 });
 
 $("strip").addEventListener("mouseover", (event) => {
-  const i = event.target.dataset.i;
+  const i = event.target.dataset.i ?? event.target.dataset.of;
   if (i !== undefined && !state.pinned) fillPanel($("token"), opened, Number(i), hasStudent, false);
 });
 $("strip").addEventListener("click", (event) => {
-  const i = Number(event.target.dataset.i ?? -1);
+  const i = Number(event.target.dataset.i ?? event.target.dataset.of ?? -1);
   if (i < 0) return;
   if (state.pinned && state.token === i) letGo();
   else select(i, true, false);

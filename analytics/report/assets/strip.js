@@ -111,10 +111,18 @@ class Strip {
     classes.push(level < 0 ? "unknown" : `l${level}`);
     if (this.negative[i] && level > 0) classes.push("negative");
     if (i === this.selected) classes.push("selected");
-    const token = make("span", classes.join(" "), shortened(visible(text)));
+    const end = text.literal ? text.text.lastIndexOf("\n") + 1 : 0;
+    const first = end ? { ...text, text: text.text.slice(0, end) } : text;
+    const token = make("span", classes.join(" "), shortened(visible(first)));
     token.dataset.i = i;
     element.append(token);
-    if (text.literal && text.text.includes("\n")) element.append(make("br"));
+    if (!end) return;
+    element.append(make("br"));
+    // Indentation begins the line that it indents.
+    if (end === text.text.length) return;
+    const rest = make("span", classes.join(" "), shortened(visible({ ...text, text: text.text.slice(end) })));
+    rest.dataset.of = i;
+    element.append(rest);
   }
 
   select(i, { scroll = true } = {}) {

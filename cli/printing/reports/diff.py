@@ -149,27 +149,12 @@ def _first_columns(report: DiffReport) -> list[Column]:
 
 
 def _verdict(report: DiffReport) -> str:
-    """One sentence: which group differs most, by how much, and how sure that is."""
-    name = f"gjs_{report.alpha:g}"
-    rows = [row for row in report.groups if row.n_tokens and row.intervals[name].lower is not None]
-    if not rows:
-        return "No token was compared."
-    most = max(rows, key=lambda row: row.intervals[name].lower or 0.0)
-    label = ", ".join(f"{key} {value}" for key, value in report.by.labels(most.group).items())
-    gjs = shown_limits(most.intervals[name].lower, most.intervals[name].upper)
-    found = next((each for each in most.confidence if each.name == "log_ratio"), None)
-    sure = "how sure that is cannot be told from so few conversations"
-    if found is not None and found.lower is not None and found.upper is not None:
-        is_chance = found.lower <= 0 <= found.upper
-        sure = (
-            f"T - S is {shown_limits(found.lower, found.upper)} with 95 % confidence over "
-            f"{counted(found.n_conversations, 'conversation')}"
-            + (", which chance alone could give" if is_chance else "")
-        )
-    ratio = most.points.get("log_ratio")
-    gap = "" if ratio is None else f" The teacher gives its tokens {ratio:+.4f} nats of logprob: {sure}."
-    n_tokens = counted(most.n_tokens, "token")
-    return f"Most apart: {label}, GJS {report.alpha:g} {gjs} a token over {n_tokens}.{gap}"
+    from tokscore.analytics.comparison.verdict import verdict
+
+    def label(row: DiffRow) -> str:
+        return ", ".join(f"{key} {value}" for key, value in report.by.labels(row.group).items())
+
+    return verdict([(label(row), row) for row in report.groups], report.alpha)
 
 
 def note_confidence(report: DiffReport | MismatchReport) -> None:
