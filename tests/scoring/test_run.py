@@ -229,7 +229,7 @@ def test_missing_rows_end_the_run_and_write_nothing(spec: EngineSpec, tmp_path: 
 
     with pytest.raises(EngineError, match=r"memory:2: .*\(4,\) for 5 tokens to score; expected \(5,\)"):
         score(MemorySource([sequences(5, 6, 7)]), tmp_path, faked(spec, shorten), on_error=OnError.SKIP)
-    assert visible_files(tmp_path) == {"manifest.json", "vocab.parquet"}
+    assert visible_files(tmp_path) == {"manifest.json", "vocab.parquet", "vocab.json"}
 
 
 def test_a_missing_sequence_ends_the_run(spec: EngineSpec, tmp_path: Path) -> None:
