@@ -440,3 +440,28 @@ def downloaded(folder: Path, pattern: str) -> Path:
         assert time.monotonic() < deadline, f"{pattern} never came"
         time.sleep(0.05)
     return found[0]
+
+
+def test_a_page_of_plain_text_shows_every_window(browser: Any, tiny_model: Path, tmp_path: Path) -> None:
+    from tokscore.analytics.report import write_stats_report
+    from tokscore.scoring import score
+
+    (tmp_path / "prose.txt").write_text("Nobody said this to anybody.\n" * 6)
+    scores = score(
+        tmp_path / "prose.txt",
+        tiny_model,
+        chunk=64,
+        context=33,
+        engine="transformers",
+        out=tmp_path / "scores",
+    )
+    write_stats_report(scores, tmp_path / "page.html")
+    browser.resize(1280)
+    browser.errors()
+    browser.open(tmp_path / "page.html")
+    browser.run("document.querySelectorAll('figure').forEach((f) => f.scrollIntoView())")
+    browser.wait("return document.querySelectorAll('figure svg').length > 0")
+    assert len(browser.texts("#strip .t")) == 64
+    assert "(no message)" in browser.text("body")
+    assert len(browser.texts("#conversations button")) == 2
+    assert browser.errors() == []

@@ -6,6 +6,8 @@ import gzip
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tokscore.dataset.errors import InputError
@@ -48,6 +50,14 @@ def test_lines_of_json_are_records_whatever_the_name(
 ) -> None:
     plan = planned(tmp_path / name, '{"text": "a"}\n{"text": "b"}\n', input_format)
     assert lines(plan) == [{"text": "a"}, {"text": "b"}]
+
+
+def test_rows_of_a_table_with_a_text_are_records(tmp_path: Path) -> None:
+    table = pa.table({"text": ["a\nb", "c"], "url": ["u", None]})
+    pq.write_table(table, tmp_path / "texts.parquet")
+    plan = plan_files([str(tmp_path / "texts.parquet")])
+    assert (plan.format.name, plan.n_records) == ("text", 2)
+    assert lines(plan) == [{"text": "a\nb", "url": "u"}, {"text": "c", "url": None}]
 
 
 def test_what_only_begins_like_json_is_text_where_name_and_user_say_so(tmp_path: Path) -> None:
