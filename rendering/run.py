@@ -24,7 +24,7 @@ from tokscore.dataset.settings import shows_settings
 from tokscore.rendering.attribution.settings import RenderKeywords, RenderSettings
 from tokscore.rendering.inputs import Inputs, open_source, warnings_about
 from tokscore.rendering.source import ConversationSource, TokenSource
-from tokscore.rendering.workers import PARTS_PER_WORKER, PartJob, PartResult, on_processes
+from tokscore.rendering.workers import PARTS_PER_WORKER, PartJob, PartResult, choose_library, on_processes
 
 # Called after each conversation with (conversations done, tokens done).
 Progress = Callable[[int, int], None]
@@ -136,8 +136,7 @@ def render_source(
         InputError: Every conversation failed.
     """
     on_error = choose(OnError, on_error, "on_error")
-    if source.text_ids is not None:
-        source.text_ids.decide(sum(file.size_bytes for file in source.inputs) // workers)
+    choose_library(source, workers)
     manifest = Manifest(
         kind=DatasetKind.TOKENS,
         tokscore_version=version("tokscore"),

@@ -20,6 +20,7 @@ from tokscore.dataset.errors import TokscoreError
 from tokscore.dataset.manifest import Manifest, Part
 from tokscore.dataset.tokens import FailedConversation
 from tokscore.dataset.writing import PartWriter
+from tokscore.rendering.tokenizers.memory import give_memory_back
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Event
@@ -107,6 +108,16 @@ class PartJob:
         return PartResult(n_conversations, n_tokens, n_failed, first_failure, doubt)
 
 
+def choose_library(source: TokenSource, workers: int) -> None:
+    """Let the source choose what makes its ids, for a run with so many processes, each of which loads it."""
+    if (ids := source.text_ids) is None:
+        return
+    n_workers = max(min(workers, len(source.parts) // PARTS_PER_WORKER), 1)
+    ids.decide(sum(file.size_bytes for file in source.inputs) // n_workers)
+    if n_workers > 1:
+        ids.release()  # before anything else takes memory here
+
+
 def on_processes(job: Job[T], n_workers: int, parts: Sequence[Part]) -> Generator[T]:
     """The results of a job for each part, in the order of the parts; several processes share the work.
 
@@ -121,6 +132,7 @@ def on_processes(job: Job[T], n_workers: int, parts: Sequence[Part]) -> Generato
         n_workers, mp_context=context, initializer=_start, initargs=(pickle.dumps(job), stop)
     )
     try:
+        give_memory_back()
         futures = deque(executor.submit(_run, part) for part in parts)
         while futures:
             # What is not needed any more is not kept.
@@ -153,6 +165,7 @@ def _start(job: bytes, stop: Event) -> None:
     os.environ["RAYON_NUM_THREADS"] = "1"  # fastokens looks at this one
     Thread(target=_exit_with_parent, daemon=True).start()
     _WORKER.append(_Worker(pickle.loads(job), stop))  # noqa: S301
+    give_memory_back()
 
 
 def _exit_with_parent() -> None:

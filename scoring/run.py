@@ -24,6 +24,7 @@ from tokscore.dataset.resuming import (
 from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.tokens import FailedConversation, RenderedConversation
 from tokscore.dataset.writing import PartWriter, part_name
+from tokscore.rendering.workers import choose_library
 from tokscore.scoring import dedupe
 from tokscore.scoring.columns import ScoredTokens, score_columns
 from tokscore.scoring.engines.contract import SequenceScores, TokenSequence, windows
@@ -124,8 +125,7 @@ def score(
     """
     started = perf_counter()
     out, on_error = Path(out), choose(OnError, on_error, "on_error")
-    if source.text_ids is not None:
-        source.text_ids.decide(sum(file.size_bytes for file in source.inputs) // workers)
+    choose_library(source, workers)
     manifest = score_manifest(source, engine, selection, max_length)
     done = prepare_output(out, manifest, source.vocabulary)
     mine = [part for part in manifest.parts if shard.owns(part.index)]

@@ -147,6 +147,9 @@ class ChatTokenizer:
             )
         return token_bytes, bool(usable)
 
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "entries"}
+
     @cached_property
     def entries(self) -> dict[int, str]:
         """The vocabulary entry of every id, in order of ids."""

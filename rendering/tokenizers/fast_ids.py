@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokscore.rendering.tokenizers.memory import give_memory_back
 from tokscore.rendering.tokenizers.probes import probe_texts
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     TextEncoder = Callable[[Sequence[str]], list[NDArray[np.int32]]]
 
 _SHOWN = 40
+_BATCH_CHARACTERS = 2**17
 
 
 class UnsuitableError(Exception):
@@ -37,11 +39,21 @@ class FastIds:
             UnsuitableError: It has a part that fastokens does not know, or fastokens is not installed.
         """
         self._backend = backend
+        self._tokenizer: Any = self._load()  # Any: fastokens has no types; None when released
+
+    def _load(self) -> Any:  # Any: as above
         try:
             from fastokens import Tokenizer
         except ImportError as error:
             raise UnsuitableError(f"it cannot be imported ({error})") from error
-        self._tokenizer = guarded(lambda: Tokenizer.from_json_str(backend.to_str()))
+        loaded = guarded(lambda: Tokenizer.from_json_str(self._backend.to_str()))
+        give_memory_back()
+        return loaded
+
+    def release(self) -> None:
+        """Give its memory back until it is called again."""
+        self._tokenizer = None
+        give_memory_back()
 
     def __reduce__(self) -> tuple[object, ...]:
         return FastIds, (self._backend,)
@@ -57,6 +69,8 @@ class FastIds:
         Raises:
             UnsuitableError: It fails.
         """
+        if self._tokenizer is None:
+            self._tokenizer = self._load()
         raw, raw_bounds = guarded(lambda: self._tokenizer.encode_batch_flat(list(texts), False))
         ids = np.frombuffer(raw, np.uint32).view(np.int32)
         bounds = np.frombuffer(raw_bounds, np.uint64).tolist()
@@ -78,15 +92,28 @@ def proven_fast_ids(backend: Any, encode: TextEncoder) -> FastIds:  # Any: `toke
         raise UnsuitableError(reason)
     fast = FastIds(backend)
     added = [token.content for token in backend.get_added_tokens_decoder().values()]
-    texts = list(probe_texts(added))
-    expected = encode(texts)
-    for _ in range(2):  # the second time from its caches
-        for text, theirs, ours in zip(texts, expected, fast(texts), strict=True):
-            if not np.array_equal(theirs, ours):
-                raise UnsuitableError(
-                    f"its ids differ for {text[:_SHOWN]!r}{'…' if len(text) > _SHOWN else ''}"
-                )
+    for texts in _batches(probe_texts(added)):
+        expected = encode(texts)
+        for _ in range(2):  # the second time from its caches
+            for text, theirs, ours in zip(texts, expected, fast(texts), strict=True):
+                if not np.array_equal(theirs, ours):
+                    raise UnsuitableError(
+                        f"its ids differ for {text[:_SHOWN]!r}{'…' if len(text) > _SHOWN else ''}"
+                    )
     return fast
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """The texts, some at a time."""
+    batch: list[str] = []
+    n_characters = 0
+    for text in texts:
+        batch.append(text)
+        n_characters += len(text)
+        if n_characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, n_characters = [], 0
+    yield batch
 
 
 def _unproven(backend: Any) -> str | None:  # Any: `tokenizers.Tokenizer`

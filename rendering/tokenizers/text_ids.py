@@ -96,6 +96,11 @@ class TextIds:
         self._fast, self._is_decided, self.has_differed = None, True, True
         self.made_by, self.reason = self._name, f"fastokens was given up: {reason}"
 
+    def release(self) -> None:
+        """Give the memory of fastokens back, where other processes make the ids."""
+        if self._fast is not None:
+            self._fast.release()
+
     def doubts(self) -> Callable[[], str | None]:
         """Tells later whether fastokens was given up since, and why: ids made meanwhile may be wrong."""
         was_fast = self.is_fast
