@@ -221,7 +221,7 @@ def diff(
         )
         found = breaches(report, [gate for gate in gates if not gate.is_exact])
         if exact:
-            whole, parts = compare_models.exact(
+            whole = compare_models.exact(
                 sides,
                 report,
                 on_error=on_error,
@@ -230,7 +230,7 @@ def diff(
             )
             found += breaches(report, [gate for gate in gates if gate.is_exact], whole)
             if folder is not None:
-                write_exact(folder, report, whole, parts)
+                write_exact(folder, report, whole)
     shown = replace(report, groups=ranking.apply(report.groups))
     if whole is not None and summary is not None:
         print_summary(whole.summary, form)

@@ -39,10 +39,21 @@ def show(
             "--against", metavar="DATASET2", help="Score dataset of a student model for the same tokens."
         ),
     ] = None,
+    exact: Annotated[
+        Path | None,
+        options.option(
+            "--exact",
+            metavar="FILE",
+            help="With --against, exact.parquet of tokscore diff --exact -o: adds the KL over the whole "
+            "vocabulary.",
+        ),
+    ] = None,
     metric: Annotated[
         Metric | None,
         options.option(
-            "--metric", help="What colours the tokens.", show_default="gjs with --against, otherwise logprob"
+            "--metric",
+            help="What colours the tokens.",
+            show_default="kl with --exact, gjs with --against, otherwise logprob",
         ),
     ] = None,
     branch: Annotated[
@@ -62,10 +73,13 @@ def show(
     """
     from tokscore.analytics.report.conversation.metrics import parse_metric
     from tokscore.analytics.report.conversation.token_texts import TokenTexts
+    from tokscore.analytics.report.exact import find_exact
     from tokscore.analytics.report.reading import ComparedDatasets, find_scored, open_scores
-    from tokscore.dataset.errors import InputError
+    from tokscore.dataset.errors import InputError, UsageError
 
-    wanted = parse_metric(metric, has_student=against is not None)
+    if exact is not None and against is None:
+        raise UsageError("--exact compares two models; name the other's score dataset with --against.")
+    wanted = parse_metric(metric, has_student=against is not None, has_exact=exact is not None)
     students: list[Dataset] = []
     if against is None:
         opened = open_scores(dataset)
@@ -74,6 +88,8 @@ def show(
         compared = ComparedDatasets(dataset, against, alpha=alpha)
         opened, students = compared.comparison.teacher, [compared.comparison.student]
         conversation = compared.find(conversation_id, branch)
+        if exact is not None:
+            conversation = find_exact(conversation, exact)
     if wanted is Metric.RECORDED and conversation.recorded is None:
         raise InputError(
             f"{opened.root}: {conversation.name} carries no recorded logprobs; choose another --metric."
@@ -112,6 +128,8 @@ def _token_rows(conversation: ScoredConversation, texts: list[TokenText]) -> Ite
         columns["delta"] = delta(conversation.teacher.logprobs, conversation.student.logprobs).tolist()
         columns["gjs_lower"] = conversation.gjs.lower.tolist()
         columns["gjs_upper"] = conversation.gjs.upper.tolist()
+    if conversation.exact is not None:
+        columns |= {name: values.tolist() for name, values in conversation.exact.items()}
     if conversation.recorded is not None:
         columns["recorded_logprob"] = conversation.recorded.tolist()
         columns["recorded_gap"] = recorded_gap(conversation).tolist()

@@ -83,6 +83,7 @@ class Metric(StrEnum):
     RANK = "rank"
     ENTROPY = "entropy"
     GJS = "gjs"
+    KL = "kl"
     DELTA = "delta"
     RECORDED = "recorded"
 

@@ -18,7 +18,6 @@ from tokscore.dataset.writing import temporary_name
 
 if TYPE_CHECKING:
     from tokscore.analytics.comparison.diff import DiffReport
-    from tokscore.analytics.exact.parts import ExactParts
     from tokscore.analytics.exact.report import ExactReport
 
 EXACT_NAME = "exact.parquet"
@@ -42,11 +41,12 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def write_exact(folder: Path, report: DiffReport, exact: ExactReport, parts: ExactParts) -> None:
+def write_exact(folder: Path, report: DiffReport, exact: ExactReport) -> None:
     """Add exact values to what `diff_report` wrote: a row per token, and columns to the groups."""
     rows = [(row.group, row.flat() | exact.flat_of(row.group)) for row in report.groups]
     write_groups(folder, group_table(report.by, rows))
     options = {"compression": "zstd", "compression_level": 3}
-    with pq.ParquetWriter(folder / EXACT_NAME, exact_schema(parts.alphas), **options) as writer:
-        for table in parts.tables():
-            writer.write_table(table)
+    with pq.ParquetWriter(folder / EXACT_NAME, exact_schema(exact.parts.alphas), **options) as writer:
+        for table in exact.parts.tables():
+            # Conversations stay in one group of rows.
+            writer.write_table(table, row_group_size=max(1, table.num_rows))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from tokscore.analytics.comparison.reduction import Group, Reduced, Reduction, r
 from tokscore.analytics.divergence.measures import Measure
 from tokscore.analytics.exact.columns import SAME_TOP, exact_measures
 from tokscore.analytics.exact.moments import MEANS, moment_columns, moments_of
+from tokscore.analytics.exact.parts import ExactParts
 from tokscore.analytics.exact.run import ExactPart, ExactRun
 from tokscore.analytics.exact.stored import StoredGap
 from tokscore.analytics.exact.summary import Summary, summarise
@@ -83,6 +84,7 @@ class ExactReport:
         teacher_stored: Differences from the logprobs in the teacher's dataset, all within the noise.
         student_stored: In the student's.
         summary: The figures by which quantised models are judged, of all tokens.
+        parts: The values of every token.
     """
 
     by: Grouping
@@ -94,6 +96,7 @@ class ExactReport:
     teacher_stored: StoredGap
     student_stored: StoredGap
     summary: Summary
+    parts: ExactParts = field(compare=False)
 
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
@@ -157,6 +160,7 @@ def exact_report(run: ExactRun, *, by: str | Sequence[str] = "role") -> ExactRep
         run.stored[0].gap,
         run.stored[1].gap,
         summarise(moments_of(whole), run.parts.values),
+        run.parts,
     )
 
 

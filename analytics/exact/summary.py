@@ -56,12 +56,17 @@ class Figure(NamedTuple):
     se_conversations: float | None = None
     is_share: bool = False
 
+    @property
+    def title(self) -> str:
+        """The label with the unit of `shown`."""
+        return f"{self.label}, %" if self.is_share else self.label
+
     def shown(self, value: float | None) -> str:
         """The value or an error as tables print it: six decimals, or percent with three."""
         if value is None:
             return "-"
         if self.is_share:
-            return f"{100 * value:.3f} %"
+            return f"{100 * value:.3f}"
         return f"{value:.3e}" if 0 < abs(value) < _SMALLEST_SHOWN else f"{value:,.6f}"
 
 

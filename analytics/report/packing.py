@@ -87,6 +87,8 @@ def _columns(conversation: ScoredConversation) -> dict[str, NDArray[np.generic]]
     if gjs is not None:
         columns["gjs_lower"] = _short_down(gjs.lower)
         columns["gjs_upper"] = _short_up(gjs.upper)
+    if conversation.exact is not None:
+        columns["kl"] = _short(conversation.exact["kl_teacher_student"])
     return columns
 
 

@@ -14,7 +14,7 @@ from tokscore.analytics.recorded.report import mismatch
 from tokscore.analytics.report.charts import chart_library, check_available
 from tokscore.analytics.report.collecting import PageContents, collect, vocabulary_of
 from tokscore.analytics.report.conversation.token_texts import TokenTexts
-from tokscore.analytics.report.exact_tables import exact_tables
+from tokscore.analytics.report.exact import exact_tables, exact_verdict, with_exact
 from tokscore.analytics.report.page import Page
 from tokscore.analytics.report.reading import (
     ComparedDatasets,
@@ -97,7 +97,11 @@ def write_diff_report(
     datasets = [compared.comparison.teacher, compared.comparison.student]
     texts = TokenTexts(datasets[0])
     metrics = [Metric.GJS, Metric.DELTA, *_OF_ONE, *_recorded(datasets[0])]
-    found = collect(compared.batches(), texts, metrics=metrics, kept=["log_ratio"], max_bytes=budget)
+    batches, ranking = compared.batches(), "largest mean GJS (lower limit)"
+    if exact is not None:
+        batches, ranking = with_exact(batches, exact.parts), "largest mean KL(T||S)"
+        metrics.insert(0, Metric.KL)
+    found = collect(batches, texts, metrics=metrics, kept=["log_ratio"], max_bytes=budget)
     total, pairing = row_of(None, found.totals.total(), [alpha]), compared.comparison.pairing
     facts = [
         ("conversations compared", f"{found.totals.n_conversations:,}"),
@@ -128,8 +132,9 @@ def write_diff_report(
     page = Page(
         f"{names[0]} and {names[1]}", tables, found.metrics, found.limits, True, chart_library(), notes
     )
-    page = replace(page, verdict=diff_verdict(found.totals, alpha))
-    return _write(Path(path), max_mb, page, found, texts, "largest mean GJS (lower limit)")
+    verdict = diff_verdict(found.totals, alpha) + ("" if exact is None else exact_verdict(exact))
+    page = replace(page, verdict=verdict)
+    return _write(Path(path), max_mb, page, found, texts, ranking)
 
 
 def write_stats_report(

@@ -18,7 +18,6 @@ from tokscore.scoring.engines.settings import EngineSettings
 
 if TYPE_CHECKING:
     from tokscore.analytics.comparison.diff import DiffReport
-    from tokscore.analytics.exact.parts import ExactParts
     from tokscore.analytics.exact.report import ExactReport
     from tokscore.analytics.exact.run import CompareTokens
     from tokscore.dataset.manifest import Manifest
@@ -212,18 +211,6 @@ def _place(kind: str, key: object) -> Path:
     return cache_directory() / "diff" / f"{kind}-{digest[:32]}"
 
 
-class ExactResult(NamedTuple):
-    """Values over the whole vocabulary.
-
-    Attributes:
-        report: Means by group.
-        parts: The values of every token.
-    """
-
-    report: ExactReport
-    parts: ExactParts
-
-
 def exact(
     sides: Sides,
     report: DiffReport,
@@ -231,7 +218,7 @@ def exact(
     on_error: OnError = OnError.FAIL,
     trust_remote_code: bool = False,
     noise_floor: Path | None = None,
-) -> ExactResult:
+) -> ExactReport:
     """The values over the whole vocabulary, computed with both models as far as the cache lacks them.
 
     Args:
@@ -302,7 +289,7 @@ def exact(
                 f"the {side}'s stored logprobs differ from these by {gap.mean:.2g} on average, {gap.max:.2g} "
                 "at most."
             )
-    return ExactResult(found, run.parts)
+    return found
 
 
 def _spec(side: str, model: str | None, manifest: Manifest, *, trust_remote_code: bool) -> EngineSpec:

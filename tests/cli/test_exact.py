@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import json
@@ -12,6 +13,7 @@ import re
 import shutil
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -206,9 +208,61 @@ def test_the_page_has_the_exact_values(pair: Pair, report: Any, tmp_path: Path) 
     html = page.read_text(encoding="utf-8")
     assert "Exact values by role, over the whole vocabulary" in html
     total = report["exact"]["total"]
+    assert f"Over the whole vocabulary KL(T||S) is {total['kl_teacher_student']:.4f} nats a token" in html
     assert f"<td>{total['kl_teacher_student']:.4f}</td>" in html
     assert '<th scope="row" class="text">99.9% KLD</th>' in html
     assert f"<td>{report['exact']['summary']['p99_9_kld']:.6f}</td>" in html
+
+
+def test_the_page_holds_the_exact_values_of_every_token(pair: Pair, tmp_path: Path) -> None:
+    page, out = tmp_path / "page.html", tmp_path / "out"
+    invoke(*exact_arguments(pair), "--html", page, "-o", out)
+    html = page.read_text(encoding="utf-8")
+    report = json.loads(re.findall(r'id="report">(.*?)</script>', html)[0])
+    assert report["metrics"] == ["kl", "gjs", "delta", "logprob", "rank", "entropy"]
+    exact = pl.read_parquet(out / "exact.parquet")
+    found = {}
+    for text in re.findall(r'id="c\d+">(.*?)</script>', html):
+        stored = json.loads(text)
+        block, at = zlib.decompress(base64.b64decode(stored["block"])), 0
+        for name, dtype, length in stored["columns"]:
+            width = np.dtype(dtype).itemsize
+            planes = np.frombuffer(block, np.uint8, width * length, at).reshape(width, length)
+            if name == "kl":
+                found[stored["id"]] = np.ascontiguousarray(planes.T).view(f"<{dtype}")[:, 0]
+            at += width * length
+    assert len(found) == 12
+    for name, values in found.items():
+        mine = exact.filter(pl.col("conversation_id") == name)
+        assert np.isnan(values[0])
+        np.testing.assert_allclose(values[mine["position"]], mine["kl_teacher_student"], rtol=1e-3, atol=1e-6)
+    means = {row["id"]: row["means"]["kl"] for row in report["conversations"]}
+    expected = exact.group_by("conversation_id").agg(pl.col("kl_teacher_student").mean())
+    assert means == {name: pytest.approx(mean, rel=1e-4) for name, mean in expected.iter_rows()}
+
+
+def test_show_colours_by_the_exact_values(pair: Pair, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    invoke(*exact_arguments(pair), "-o", out)
+    arguments = ["show", str(pair.teacher), "c3", "--against", str(pair.student)]
+    finished = CliRunner().invoke(
+        app, [*arguments, "--exact", str(out / "exact.parquet"), "--format", "json"]
+    )
+    assert finished.exit_code == 0, finished.output
+    shown = json.loads(finished.stdout)
+    exact = pl.read_parquet(out / "exact.parquet").filter(pl.col("conversation_id") == "c3")
+    assert shown["metric"] == "kl"
+    values = [token["kl_teacher_student"] for token in shown["tokens"]]
+    assert values[0] is None
+    assert values[1:] == pytest.approx(exact["kl_teacher_student"].to_list())
+    for options, message in (
+        (["--metric", "kl"], "name the exact.parquet"),
+        (["--exact", str(pair.teacher / "scores/part-00000.parquet")], "has no column teacher_logprob"),
+        (["--exact", str(tmp_path / "none.parquet")], "none.parquet does not exist; expected exact.parquet"),
+    ):
+        failed = CliRunner().invoke(app, [*arguments, *options])
+        assert isinstance(failed.exception, TokscoreError), failed.output
+        assert message in str(failed.exception)
 
 
 def test_the_summary_is_printed_alone(pair: Pair, report: Any) -> None:
@@ -221,7 +275,7 @@ def test_the_summary_is_printed_alone(pair: Pair, report: Any) -> None:
     line = next(line for line in text.splitlines() if "Mean KLD" in line)
     assert line.split()[2:] == [f"{mean[name]:.6f}" for name in ("value", "se_tokens", "se_conversations")]
     line = next(line for line in text.splitlines() if "Same top p" in line)
-    assert line.split()[3] == f"{100 * figures['same_top_p']['value']:.3f}"
+    assert line.split()[4] == f"{100 * figures['same_top_p']['value']:.3f}"
     assert "base is the first model, Q the second" in finished.stderr
     assert diff(*arguments) == figures
     rows = list(csv.DictReader(io.StringIO(invoke(*arguments, "--format", "csv").stdout)))

@@ -8,11 +8,13 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,6 +22,8 @@ import typer
 from typer.testing import CliRunner
 
 from tokscore import analytics
+from tokscore.analytics.exact.moments import Moments
+from tokscore.analytics.exact.summary import summarise
 from tokscore.cli.app import app
 from tokscore.cli.selfcheck import _document
 from tokscore.dataset.choices import MessageForm
@@ -270,3 +274,37 @@ def test_a_page_shows_what_the_commands_print(
     assert finished.returncode == 0, finished.stderr
     printed = {line.strip() for line in finished.stdout.splitlines()}
     assert {line.strip() for line in found[2].splitlines()} <= printed
+
+
+def _figures(text: str) -> dict[str, list[float]]:
+    """The rows of tables by their titles."""
+    rows = (re.split(r"\s{2,}", line.strip()) for line in text.splitlines() if re.search(r"\s{2,}-?\d", line))
+    return {title: [float(cell.replace(",", "")) for cell in cells if cell != "-"] for title, *cells in rows}
+
+
+def test_the_page_about_quantised_models_has_every_figure() -> None:
+    page = (DOCS / "quantised.md").read_text(encoding="utf-8").split("```")[1]
+    zeros: Mapping[Any, float] = defaultdict(float)
+    summary = summarise(Moments(1, 1, zeros, zeros, zeros), lambda _measure: [np.zeros(1)])
+    assert list(_figures(page)) == [figure.title for figure in summary.figures]
+    for figure in summary.figures:
+        assert len(_figures(page)[figure.title]) == (1 if figure.se_tokens is None else 3)
+
+
+@pytest.mark.slow
+@pytest.mark.model
+def test_the_page_about_quantised_models_shows_what_the_command_prints(
+    tokscore: Run, teacher_model: Path, student_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs both models twice over 8,290 tokens; the last digits differ from machine to machine."""
+    monkeypatch.setenv("TOKSCORE_CACHE", str(tmp_path))
+    page = (DOCS / "quantised.md").read_text(encoding="utf-8")
+    found = re.search(r"^ {4}tokscore ([^\n]*)\n", page, re.MULTILINE)
+    assert found is not None
+    places = {"BASE": str(teacher_model), "QUANT": str(student_model)}
+    finished = tokscore(*(places.get(word, word) for word in found[1].split()), cwd=ROOT)
+    assert finished.returncode == 0, finished.stderr
+    printed, shown = _figures(finished.stdout), _figures(page.split("```")[1])
+    assert printed.keys() == shown.keys()
+    for title, values in shown.items():
+        assert printed[title] == pytest.approx(values, rel=2e-3, abs=2e-3), title

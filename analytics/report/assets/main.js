@@ -193,7 +193,7 @@ const fileName = (suffix) => `${opened.id.replace(/[^\w.-]+/g, "_")}.${suffix}`;
 const csvLine = (cells) => cells.map((cell) => (/[",\r\n]/.test(cell) ? `"${String(cell).replaceAll('"', '""')}"` : cell)).join(",");
 
 function tokensCsv() {
-  const names = ["logprob", "rank", "entropy"].concat(opened.recorded ? ["recorded"] : [], hasStudent ? ["student_logprob", "student_rank", "student_entropy", "gjs_lower", "gjs_upper"] : []);
+  const names = ["logprob", "rank", "entropy"].concat(opened.recorded ? ["recorded"] : [], hasStudent ? ["student_logprob", "student_rank", "student_entropy", "gjs_lower", "gjs_upper"] : [], opened.kl ? ["kl"] : []);
   const lines = [csvLine(["position", "token_id", "text", "message_index", ...names])];
   const [starts, messages] = opened.runs;
   for (let i = 0, run = 0; i < opened.length; i++) {

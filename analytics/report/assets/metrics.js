@@ -5,6 +5,7 @@ const METRICS = {
   rank: { title: "rank", relation: "above", value: (c, i) => c.rank[i] || NaN, salience: (x) => x },
   entropy: { title: "entropy", relation: "above", value: (c, i) => c.entropy[i], salience: (x) => x },
   gjs: { title: "GJS (lower limit)", relation: "above", value: (c, i) => c.gjs_lower[i], salience: (x) => x },
+  kl: { title: "KL(T||S), exact", relation: "above", value: (c, i) => c.kl[i], salience: (x) => x },
   delta: {
     title: "delta: logprob of teacher less student",
     relation: "beyond ±",

@@ -28,6 +28,7 @@ function scoresTable(conversation, i, hasStudent) {
   if (hasStudent) {
     rows.push(["delta", shownNumber(METRICS.delta.value(conversation, i)), ""]);
     rows.push(["GJS", `[${shownNumber(conversation.gjs_lower[i])}, ${shownNumber(conversation.gjs_upper[i])}]`, ""]);
+    if (conversation.kl) rows.push(["KL(T||S), exact", shownNumber(conversation.kl[i]), ""]);
   }
   return table(["", hasStudent ? "teacher" : "model", ...(hasStudent ? ["student"] : [])], rows);
 }

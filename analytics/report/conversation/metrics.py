@@ -33,6 +33,7 @@ class MetricRow(NamedTuple):
         salience: Larger for what people look for.
         takes_two: Whether it compares two models.
         takes_recorded: Whether it compares with the logprobs that the input carried.
+        takes_exact: Whether it takes values over the whole vocabulary.
         is_signed: Whether values above and below 0 both stand out, and look different.
     """
 
@@ -41,12 +42,18 @@ class MetricRow(NamedTuple):
     salience: Callable[[FloatArray], FloatArray]
     takes_two: bool = False
     takes_recorded: bool = False
+    takes_exact: bool = False
     is_signed: bool = False
 
 
 def _gjs_lower(conversation: ScoredConversation) -> FloatArray:
     assert conversation.gjs is not None
     return conversation.gjs.lower
+
+
+def _kl(conversation: ScoredConversation) -> FloatArray:
+    assert conversation.exact is not None
+    return conversation.exact["kl_teacher_student"]
 
 
 def _delta(conversation: ScoredConversation) -> FloatArray:
@@ -66,6 +73,9 @@ METRICS: Mapping[Metric, MetricRow] = {
     Metric.RANK: MetricRow("high rank", lambda found: found.teacher.ranks, np.positive),
     Metric.ENTROPY: MetricRow("high entropy", lambda found: found.teacher.entropies, np.positive),
     Metric.GJS: MetricRow("GJS, lower limit in nats", _gjs_lower, np.positive, takes_two=True),
+    Metric.KL: MetricRow(
+        "KL(T||S) over the whole vocabulary, in nats", _kl, np.positive, takes_two=True, takes_exact=True
+    ),
     Metric.DELTA: MetricRow(
         "logprob T - S; raised digits: T is higher, lowered: S is",
         _delta,
@@ -83,14 +93,14 @@ METRICS: Mapping[Metric, MetricRow] = {
 }
 
 
-def parse_metric(name: str | None, *, has_student: bool) -> Metric:
-    """The metric called `name`; without one, GJS for two models and logprob for one.
+def parse_metric(name: str | None, *, has_student: bool, has_exact: bool = False) -> Metric:
+    """The metric called `name`; without one, KL where it is known, GJS for two models and logprob for one.
 
     Raises:
-        UsageError: There is none, or it takes two models.
+        UsageError: There is none, or it takes two models or their exact values.
     """
     if name is None:
-        return Metric.GJS if has_student else Metric.LOGPROB
+        return (Metric.KL if has_exact else Metric.GJS) if has_student else Metric.LOGPROB
     try:
         metric = Metric(name)
     except ValueError:
@@ -100,6 +110,11 @@ def parse_metric(name: str | None, *, has_student: bool) -> Metric:
             f"{metric} compares two models; name the other's score dataset with `against`, or choose "
             f"{', '.join(other for other, row in METRICS.items() if not row.takes_two)}."
         )
+    if METRICS[metric].takes_exact and not has_exact:
+        raise UsageError(
+            f"{metric} is a value over the whole vocabulary; name the exact.parquet that diff --exact -o "
+            "writes with `exact`, or choose gjs."
+        )
     return metric
 
 
@@ -107,14 +122,17 @@ def metric_values(conversation: ScoredConversation, metric: Metric) -> FloatArra
     """The metric of every token, float64, shape [tokens], NaN where unknown.
 
     logprob, rank and entropy are the teacher's. gjs is the lower limit, in nats. delta is the teacher's less
-    the student's logprob, recorded the teacher's less the recorded one.
+    the student's logprob, recorded the teacher's less the recorded one. kl is that over the whole
+    vocabulary.
 
     Raises:
-        UsageError: The metric takes two models and there is one.
+        UsageError: The metric takes two models and there is one, or exact values that are not known.
     """
     row = METRICS[metric]
     if row.takes_two and (conversation.student is None or conversation.gjs is None):
         raise UsageError(f"{metric} compares two models; there is one.")
+    if row.takes_exact and conversation.exact is None:
+        raise UsageError(f"{metric} is a value over the whole vocabulary, which is not known here.")
     return row.values(conversation)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -109,6 +110,7 @@ class ScoredConversation:
         recorded: Logprobs that the input carried, float64, NaN where it did not; None without any.
         student: Scores of the student, None without one.
         gjs: Its limits at every token, NaN where a model has no logprob; None without a student.
+        exact: Values over the whole vocabulary by measure, NaN likewise; None where they are not known.
     """
 
     conversation_id: str
@@ -128,6 +130,7 @@ class ScoredConversation:
     recorded: FloatArray | None = None
     student: ModelScores | None = None
     gjs: Bounds | None = None
+    exact: Mapping[str, FloatArray] | None = None
 
     def __len__(self) -> int:
         return len(self.token_ids)

@@ -87,7 +87,7 @@ def _print_figures(figures: Sequence[Figure], title: str) -> None:
     )
     rows = [
         {
-            "label": figure.label,
+            "label": figure.title,
             **{column.key: figure.shown(getattr(figure, column.key)) for column in columns[1:]},
         }
         for figure in figures
