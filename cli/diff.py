@@ -232,14 +232,19 @@ def diff(
             if folder is not None:
                 write_exact(folder, report, whole)
     shown = replace(report, groups=ranking.apply(report.groups))
-    if whole is not None and summary is not None:
-        print_summary(whole.summary, form)
+    shown_exact = None
+    if whole is not None:
+        of_groups = {row.group: row for row in whole.groups}
+        in_order = (of_groups.get(row.group) for row in shown.groups)
+        shown_exact = replace(whole, groups=tuple(row for row in in_order if row is not None))
+    if shown_exact is not None and summary is not None:
+        print_summary(shown_exact.summary, form)
     elif form is Format.JSON:
-        print_json(shown.to_dict() | ({} if whole is None else {"exact": whole.to_dict()}))
+        print_json(shown.to_dict() | ({} if shown_exact is None else {"exact": shown_exact.to_dict()}))
     else:
-        print_report(shown, form, exact=whole, details=details)
-        if whole is not None and form is Format.TABLE:
-            print_exact(whole, details=details)
+        print_report(shown, form, exact=shown_exact, details=details)
+        if shown_exact is not None and form is Format.TABLE:
+            print_exact(shown_exact, details=details)
     note_more(len(report.groups), len(shown.groups))
     note_absent_metadata(report.by, [row.group for row in report.groups])
     note_confidence(report)

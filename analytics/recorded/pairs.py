@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tokscore.analytics.comparison.pairing import Skipped
 from tokscore.analytics.divergence.topk import FloatArray
 from tokscore.analytics.trajectories.recorded import RecordedInput
 from tokscore.dataset.choices import GroupBy, RecordedAgainst
@@ -18,9 +19,9 @@ from tokscore.dataset.errors import UsageError
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.rows import token_table
 from tokscore.dataset.schema import DatasetKind
-from tokscore.dataset.token_rows import Place, token_batches
+from tokscore.dataset.token_rows import Place, conversation_name, token_batches
 from tokscore.dataset.tokens import RECORDED_SOURCE, MessageFacts, RenderedTokens
-from tokscore.rendering.conversations.trace import Trace
+from tokscore.rendering.conversations.trace import Node, Trace
 from tokscore.rendering.recorded_ids.branch import join
 
 _COLUMNS = {RecordedAgainst.SCORED: "logprob", RecordedAgainst.TRAINER: "trainer_logprob"}
@@ -103,6 +104,7 @@ class FilePairs:
         name: How messages call them.
         against: The trainer.
         recorded: The files; what could not be read is among its failures.
+        skipped: Conversations without token ids, as far as they were read.
     """
 
     def __init__(self, files: Sequence[str], against: RecordedAgainst | None) -> None:
@@ -120,6 +122,7 @@ class FilePairs:
         self.name = ", ".join(files)
         self.against = RecordedAgainst.TRAINER
         self.recorded = RecordedInput(files)
+        self.skipped: list[Skipped] = []
 
     def batches(self, columns: Sequence[str], n_tokens: int) -> Iterator[Pairs]:
         """As of `DatasetPairs`.
@@ -136,10 +139,15 @@ class FilePairs:
                 )
         waiting: list[tuple[Place, pa.Table]] = []
         n_waiting = 0
-        for conversation_id, trace in self.recorded.traces():
-            for place, table in _branches(conversation_id, trace):
-                waiting.append((place, table))
-                n_waiting += place.n_tokens
+        for conversation_id, trace in self.recorded.traces(with_counts=False):
+            for branch, path in enumerate(trace.branches):
+                found = _branch(conversation_id, branch, trace, [trace.nodes[i] for i in path])
+                if found is None:
+                    reason = f"{self.name}: {conversation_name(conversation_id, branch)} has no token ids."
+                    self.skipped.append(Skipped(conversation_id, branch, reason))
+                else:
+                    waiting.append(found)
+                    n_waiting += found[0].n_tokens
             if n_waiting >= n_tokens:
                 yield _joined(waiting)
                 waiting, n_waiting = [], 0
@@ -147,27 +155,28 @@ class FilePairs:
             yield _joined(waiting)
 
 
-def _branches(conversation_id: str, trace: Trace) -> Iterator[tuple[Place, pa.Table]]:
-    for branch, path in enumerate(trace.branches):
-        nodes = [trace.nodes[i] for i in path]
-        if any(node.tokens is None for node in nodes):  # usage alone was reported
-            continue
-        found = join(nodes)
-        messages = [message for node in nodes for message in node.messages]
-        n = len(found.token_ids)
-        tokens = RenderedTokens(
-            token_ids=found.token_ids,
-            message_indices=found.owners,
-            sampled_mask=found.sampled_mask,
-            is_content=np.zeros(n, bool),
-            source_codes=np.zeros(n, np.int16),
-            sources=(RECORDED_SOURCE,),
-            messages=tuple(MessageFacts(str(message.get("role"))) for message in messages),
-            recorded_logprobs=found.logprobs,
-            trainer_logprobs=found.trainer_logprobs,
-        )
-        place = Place(conversation_id, branch, trace.metadata, 0, 0, n, len(messages))
-        yield place, token_table(tokens, conversation_id, branch=branch)
+def _branch(
+    conversation_id: str, branch: int, trace: Trace, nodes: Sequence[Node]
+) -> tuple[Place, pa.Table] | None:
+    """Place and rows of a branch; None where its ids are not recorded."""
+    if any(node.tokens is None for node in nodes):
+        return None
+    found = join(nodes)
+    messages = [message for node in nodes for message in node.messages]
+    n = len(found.token_ids)
+    tokens = RenderedTokens(
+        token_ids=found.token_ids,
+        message_indices=found.owners,
+        sampled_mask=found.sampled_mask,
+        is_content=np.zeros(n, bool),
+        source_codes=np.zeros(n, np.int16),
+        sources=(RECORDED_SOURCE,),
+        messages=tuple(MessageFacts(str(message.get("role"))) for message in messages),
+        recorded_logprobs=found.logprobs,
+        trainer_logprobs=found.trainer_logprobs,
+    )
+    place = Place(conversation_id, branch, trace.metadata, 0, 0, n, len(messages))
+    return place, token_table(tokens, conversation_id, branch=branch)
 
 
 def _joined(found: Sequence[tuple[Place, pa.Table]]) -> Pairs:

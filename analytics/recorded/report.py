@@ -146,12 +146,19 @@ def mismatch(
             reduction.add(reduce_batch(values, kept.rows, kept.places, kept.starts, kept.table, grouping))
             if out is not None:
                 tokens.write(token_table(kept, grouping, source.against))
+        failures = source.recorded.failures if isinstance(source, FilePairs) else []
+        if failures and on_error is OnError.FAIL:
+            raise InputError(f"{failures[0].error()}\nLeave such records out with `on_error='skip'`.")
         whole = reduction.total()
         _check_some(source, whole, skipped, reduction.n_conversations)
         report = _report(reduction, whole, grouping, source.against)
         report = replace(report, skipped=tuple(skipped), noise_floor=floor)
         if isinstance(source, FilePairs):
-            report = replace(report, failures=tuple(source.recorded.failures))
+            report = replace(
+                report,
+                skipped=(*report.skipped, *source.skipped),
+                failures=tuple(source.recorded.failures),
+            )
         if out is not None:
             write_groups(Path(out), group_table(grouping, [(row.group, row.flat()) for row in report.groups]))
             tokens.finish()

@@ -49,6 +49,10 @@ GROUPS: dict[str, frozenset[str]] = {
     "Output": frozenset(
         {
             "out",
+            "sort",
+            "top",
+            "worst",
+            "worst_tokens",
             "form",
             "format",
             "wide",

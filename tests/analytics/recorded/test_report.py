@@ -314,6 +314,21 @@ def test_a_dataset_that_was_made_before_trainers_were_read_has_none(
         mismatch(path)
 
 
+def test_records_that_are_none_end_the_run_or_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "rank_0.jsonl"
+    bad, text = {**TRAINER, "trainer_logprobs": [-1.0]}, {"messages": [{"role": "user", "content": "Hi"}]}
+    path.write_text("".join(json.dumps(record) + "\n" for record in (TRAINER, bad)))
+    with pytest.raises(InputError, match=r"rank_0\.jsonl:2: \$\.trainer_logprobs has 1 value; expected 8"):
+        mismatch(path)
+    report = mismatch(path, on_error="skip")
+    assert (report.n_conversations, len(report.failures)) == (1, 1)
+    found = run("diff", "--recorded", path, "--on-error", "skip")
+    assert "warning: 1 record could not be read" in found.stderr
+    path.write_text(json.dumps(text) + "\n")
+    with pytest.raises(InputError, match="no token with a recorded logprob and one of a trainer"):
+        mismatch(path)
+
+
 def test_files_refuse_what_only_a_template_or_a_model_tells(tmp_path: Path) -> None:
     path = tmp_path / "rank_0.jsonl"
     path.write_text(json.dumps(TRAINER) + "\n")
