@@ -96,6 +96,11 @@ def changed(settings: Kind, changes: Mapping[str, Any]) -> Kind:  # Any: values 
     return dataclasses.replace(settings, **changes)  # type: ignore[type-var]  # classes below are dataclasses
 
 
+def names_given(settings: Settings) -> list[str]:
+    """The names of those that are not their defaults."""
+    return [each.name for each in definitions(type(settings)) if getattr(settings, each.name) != each.default]
+
+
 def shows_settings(*kinds: type[Settings]) -> Callable[[Function], Function]:
     """A decorator for functions with `**settings`: `help` and completion show all of these classes."""
 

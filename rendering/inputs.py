@@ -13,7 +13,7 @@ from typing import Any, Unpack
 from tokscore.dataset.errors import InputError, UsageError
 from tokscore.dataset.files import PathName, path_name, temporary_folder
 from tokscore.dataset.manifest import MANIFEST_NAME, read_manifest
-from tokscore.dataset.settings import changed, definitions
+from tokscore.dataset.settings import changed, names_given
 from tokscore.rendering.attribution.settings import RenderKeywords, RenderSettings
 from tokscore.rendering.attribution.tokenizer import ChatTokenizer
 from tokscore.rendering.conversations.conversation import RESERVED_KWARGS
@@ -176,10 +176,7 @@ def _check_kind(input_format: str, settings: RenderSettings) -> None:
 
 def _given(settings: RenderSettings, names: Sequence[str]) -> list[str]:
     """Those of the settings that are not their defaults, as messages call them."""
-    given = [
-        each.name for each in definitions(RenderSettings) if getattr(settings, each.name) != each.default
-    ]
-    return [f"`{name}`" for name in given if name in names]
+    return [f"`{name}`" for name in names_given(settings) if name in names]
 
 
 def _plain_tokenizer(model: str, settings: RenderSettings) -> ChatTokenizer:

@@ -104,11 +104,18 @@ def open_sides(teacher: str, student: str, on: Sequence[str], options: OnOptions
         InputError: Neither, or the models' vocabularies differ.
     """
     from tokscore.dataset.errors import UsageError
+    from tokscore.dataset.settings import names_given
 
     are_datasets = [_is_dataset(name) for name in (teacher, student)]
     if all(are_datasets):
         if on:
             raise UsageError(f"{teacher} and {student} are scored already; --on is for models. Leave it out.")
+        unused = [f"`{name}`" for name in names_given(options.rendering) if name != "trust_remote_code"]
+        if unused:
+            raise UsageError(
+                f"{teacher} and {student} are scored already; {' and '.join(unused)} cannot change them. "
+                "Leave them out."
+            )
         return Sides(Path(teacher), Path(student), None, None)
     if any(are_datasets):
         dataset, model = (teacher, student) if are_datasets[0] else (student, teacher)

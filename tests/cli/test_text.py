@@ -148,6 +148,11 @@ def test_two_models_are_compared_where_it_counts(
     assert exact["exact"]["total"]["n_tokens"] == 31 * N_CHUNKS
 
 
+def test_windows_of_scored_datasets_stay_as_they_are(scores: list[Path]) -> None:
+    said = refusal("diff", *scores, *CHUNKS)
+    assert "are scored already; `chunk` and `context` cannot change them." in said
+
+
 def test_a_window_is_shown_and_explained(scores: list[Path], text: Path, models: list[Path]) -> None:
     shown = json.loads(run("show", scores[0], "prose.txt", "--branch", "1", "--format", "json").stdout)
     assert [token["source"] for token in shown["tokens"]] == ["context"] * 33 + ["text"] * 31
