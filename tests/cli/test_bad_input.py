@@ -47,11 +47,11 @@ class TestRecords:
     def test_messages_missing(
         self, tokscore: Run, tiny_model: Path, write_jsonl: Write, tmp_path: Path, command: str
     ) -> None:
-        finished = tokscore(command, write_jsonl({"text": "x"}), "-m", tiny_model, "-o", tmp_path / "out")
+        finished = tokscore(command, write_jsonl({"body": "x"}), "-m", tiny_model, "-o", tmp_path / "out")
         refused(
             finished,
             3,
-            "convs.jsonl:1: $.messages is missing; expected a list of messages, found the keys text",
+            "convs.jsonl:1: $.messages is missing; expected a list of messages, found the keys body",
         )
 
     def test_role_is_no_string(
