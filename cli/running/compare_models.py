@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -254,26 +254,31 @@ def exact(
         exact_schema(report.alphas).names,
         without,
     ]
-    label = "comparing over the whole vocabulary"
+    with ExitStack() as stack:
+        line: ProgressLine | None = None
 
-    @contextmanager
-    def start() -> Iterator[CompareTokens]:
-        from tokscore.scoring.exact import measuring
+        @contextmanager
+        def start() -> Iterator[CompareTokens]:
+            nonlocal line
+            # No bar moves while torch is imported.
+            from tokscore.scoring.exact import measuring
 
-        models = (sides.teacher_model, sides.student_model)
-        specs = [
-            _spec(side, model, dataset.manifest, trust_remote_code=trust_remote_code)
-            for side, model, dataset in zip(("teacher", "student"), models, datasets, strict=True)
-        ]
-        note(f"comparing {specs[0].identity.name} with {specs[1].identity.name} over the whole vocabulary")
-        with measuring(*specs, alphas=report.alphas) as measure:
-            yield measure
-
-    with ProgressLine(label, None, "tokens") as line:
+            models = (sides.teacher_model, sides.student_model)
+            specs = [
+                _spec(side, model, dataset.manifest, trust_remote_code=trust_remote_code)
+                for side, model, dataset in zip(("teacher", "student"), models, datasets, strict=True)
+            ]
+            names = " with ".join(spec.identity.name for spec in specs)
+            note(f"comparing {names} over the whole vocabulary")
+            line = stack.enter_context(ProgressLine("comparing over the whole vocabulary", None, "tokens"))
+            with measuring(*specs, alphas=report.alphas) as measure:
+                yield measure
 
         def progress(n_done: int, total: int, n_run: int) -> None:
+            if line is None:
+                return
             if not n_run:
-                line.turn_to(label, total, "tokens")
+                line.turn_to("comparing over the whole vocabulary", total, "tokens")
             line.update(n_done, n_run, total)
 
         run = ExactRun(
