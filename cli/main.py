@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Any
 
 from tokscore.cli import interrupts
+
+MAX_NAME, SHOWN_NAME = 1_000, 60
 
 
 def main() -> None:
@@ -90,9 +93,17 @@ def _failed(error: OSError) -> int:
     reason = error.strerror or (str(error) if error.errno is None and len(error.args) == 1 else None)
     if reason is None:
         raise error
-    place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+    place = "" if error.filename is None else f"{_name(error.filename)}: "
+    if error.errno == errno.ENAMETOOLONG:
+        note(f"error: {place}longer than the name of a file can be; expected one of a file, folder or model.")
+        return ExitCode.BAD_INPUT
     note(f"error: {place}{reason}.")
     return ExitCode.FAILED
+
+
+def _name(found: str | bytes | int) -> str:
+    name = str(found) if isinstance(found, int) else os.fsdecode(found)
+    return name if len(name) <= MAX_NAME else f"{name[:SHOWN_NAME]}… ({len(name):,} letters)"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,61 @@
+"""Ctrl-C: no traceback, whenever it comes and however often."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+KILLS = Path(__file__).parent.parent.parent / "benchmarks" / "kills.py"
+# The process may be ended by the signal itself while Python starts.
+INTERRUPTED = {130, -signal.SIGINT}
+
+
+@pytest.mark.parametrize(
+    ("after", "gap_s"),
+    [("scoring with", 0.0), ("scoring with", 0.1), ("engine:", 0.3), (None, 0.02)],
+)
+def test_ctrl_c_twice_prints_no_traceback(
+    tiny_model: Path, tmp_path: Path, after: str | None, gap_s: float
+) -> None:
+    lines = [json.dumps({"messages": [{"role": "user", "content": f"{i:0200}"}]}) for i in range(300)]
+    (tmp_path / "convs.jsonl").write_text("\n".join(lines))
+    command = ["logprobs", "convs.jsonl", "-m", str(tiny_model), "-o", "out", "--engine", "transformers"]
+    log = tmp_path / "log"
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tokscore.cli.main", *command],
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,
+            env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        )
+    while after is not None and after not in log.read_text():
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.02)
+    for _ in range(2):
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+        time.sleep(gap_s)
+    process.wait(timeout=120)
+    said = log.read_text()
+    assert process.returncode in INTERRUPTED, said
+    assert "Traceback" not in said
+    assert "Exception ignored" not in said
+
+
+@pytest.mark.slow
+def test_kills_at_random_moments_lose_nothing() -> None:
+    finished = subprocess.run(
+        [sys.executable, str(KILLS), "--kills", "6"], capture_output=True, text=True, check=False
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert "6 kills" in finished.stdout
+    assert "0 wrong" in finished.stdout
