@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tokscore.rendering.attribution.prompts import GenerationPrompt, Prompts, common_prefix
+from tokscore.rendering.attribution.prompts import GenerationPrompt, Prompts
+from tokscore.rendering.attribution.separators import common_prefix
 from tokscore.rendering.attribution.turns import Turn
 
 if TYPE_CHECKING:
@@ -55,12 +56,14 @@ class Header(NamedTuple):
         stop: One past the last; the answer begins behind it.
         is_whole: All of a generation prompt is there; else only its first tokens.
         goes_on: There is none, and the answer goes on in the turn of the answer before it.
+        is_aligned: It is not whole, and has a control token behind what differs from the prompt.
     """
 
     start: int
     stop: int
     is_whole: bool
     goes_on: bool = False
+    is_aligned: bool = False
 
 
 def find_header(view: View, turn: Turn, low: int, high: int, prompts: Prompts, before: str) -> Header | None:
@@ -101,7 +104,7 @@ def _whole(text: str, turn: Turn, candidates: Sequence[GenerationPrompt]) -> Hea
 def _partial(
     view: View, turn: Turn, low: int, high: int, candidates: Sequence[GenerationPrompt], prompts: Prompts
 ) -> Header | None:
-    """The longest common token prefix of the turn with any prompt, without text of a message.
+    """What the turn and a prompt open with alike, by the longest common token prefix with any prompt.
 
     What opens the turn of a user just as well says nothing.
     """
@@ -116,8 +119,36 @@ def _partial(
             if n > n_best:
                 start, stop = max(int(view.starts[opening]), turn.start), int(view.stops[opening + n - 1])
                 if view.text[start:stop].strip():
-                    best, n_best = Header(start, stop, is_whole=False), n
+                    n_best, best = (
+                        n,
+                        _rest(view, Header(start, stop, is_whole=False), opening, prompt, n, body),
+                    )
     return best
+
+
+def _rest(view: View, header: Header, opening: int, prompt: GenerationPrompt, n: int, body: int) -> Header:
+    """The same up to where a header and a prompt of which `n` tokens are alike end alike.
+
+    A name or a number may differ between control tokens that both have. White space may be part of one token
+    with the answer.
+    """
+    first, left, is_aligned = opening, prompt.token_ids[n:], False
+    for k in range(body - 1, opening + n - 1, -1):
+        if view.is_control[k] and view.token_ids[k] in left:
+            at = len(left) - 1 - left[::-1].index(view.token_ids[k])
+            first, n = k, common_prefix(view.token_ids[k:body].tolist(), left[at:])
+            is_aligned = True
+            break
+    stop = int(view.stops[first + n - 1])
+    opened = view.text[header.start if first == opening else int(view.starts[first]) : stop]
+    ahead = prompt.text[max(prompt.text.rfind(opened), 0) + len(opened) :]
+    n_blank = common_prefix(_blank(ahead), _blank(view.text[stop : stop + len(ahead)]))
+    return header._replace(stop=stop + n_blank, is_aligned=is_aligned)
+
+
+def _blank(text: str) -> str:
+    """The white space that a text opens with."""
+    return text[: len(text) - len(text.lstrip())]
 
 
 def _openings(view: View, low: int, body: int, prompts: Sequence[GenerationPrompt]) -> Iterator[int]:
@@ -185,7 +216,10 @@ def _ends_with_turn(view: View, turn: Turn, answer: Answer) -> bool:
 def _begins_behind_prompt(
     view: View, turn: Turn, first: int, header: Header, prompts: Prompts, before: str
 ) -> bool:
-    """Whether a prompt ends where an answer begins, or within the token before its first."""
+    """Whether a prompt ends where an answer begins, or within the token before its first.
+
+    If the turn opens like a prompt that it does not hold whole, nothing that only names the turn may follow.
+    """
     start = int(view.starts[first])
     if header.goes_on:
         return start == header.stop
@@ -195,8 +229,7 @@ def _begins_behind_prompt(
     for end in range(start, earliest, -1):
         if view.text.endswith(prompts.texts, turn.start, end):
             return True
-    opened = view.text[header.start : start].rstrip()
-    return not header.is_whole and any(text.startswith(opened) for text in prompts.texts)
+    return not header.is_whole and (header.is_aligned or (not prompts.vary and header.stop >= turn.named))
 
 
 def _holds_opener(view: View, opener: str, start: int, stop: int) -> bool:

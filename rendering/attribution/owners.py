@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+OPENER_FIELDS = ("role", "name")  # a role marker names who speaks
 _BODY_FIELDS = ("content", "tool_calls", *REASONING_FIELDS)
 
 
@@ -33,7 +34,7 @@ class RunTable(NamedTuple):
         stops: One past the last.
         owner: Message the text came from, else the one that wrote it.
         writer: Message whose loop iteration wrote it, else the one it came from.
-        input_of: Message whose own text it is, role words aside.
+        input_of: Message whose own text it is, role words and names aside.
         is_body: Part of what a message says.
         is_generated: Inside a generation block.
         source_codes: Index into `sources`.
@@ -82,7 +83,7 @@ def run_table(runs: Runs) -> RunTable:
                 abroad.append(len(owner))
             owner.append(origin.message)
             writer.append(origin.message if run.writer is None else wrote)
-            input_of.append(origin.message if origin.root != "role" else NO_MESSAGE)
+            input_of.append(origin.message if origin.root not in OPENER_FIELDS else NO_MESSAGE)
             is_body.append(origin.is_body)
     if abroad:  # a copy of a part of a call, such as the name above its result, is scaffold
         printed = {run.origin for run in runs if run.origin is not None and run.writer == run.origin.message}
@@ -110,7 +111,7 @@ class TokenOwners(NamedTuple):
         message_indices: Owner of the first attributed character, -1 without any.
         is_content: Some character is of a message body.
         source_codes: Index into the run table's sources.
-        has_input: Some character is text of a message, role words aside.
+        has_input: Some character is text of a message, role words and names aside.
         is_generated: Some character lies in a generation block.
         starts_in_body: Its first character is of a message body.
     """

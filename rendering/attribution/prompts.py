@@ -14,9 +14,18 @@ import numpy as np
 
 from tokscore.dataset.tokens import NO_MESSAGE
 from tokscore.rendering.attribution.owners import run_table
-from tokscore.rendering.attribution.separators import find_separators
+from tokscore.rendering.attribution.separators import common_prefix, find_separators
 from tokscore.rendering.attribution.tokenizer import ChatTokenizer
-from tokscore.rendering.templates.probes import ANSWER, TOOL, USER, Messages, probe, tool_rounds, with_parts
+from tokscore.rendering.templates.probes import (
+    ANSWER,
+    LATER,
+    TOOL,
+    USER,
+    Messages,
+    probe,
+    tool_rounds,
+    with_parts,
+)
 from tokscore.rendering.templates.render import RenderedText
 
 _NOTHING = ""  # in place of the role of the message before an answer that opens the conversation
@@ -50,6 +59,7 @@ class Prompts:
         texts: Text of each.
         n_role_tokens: So many tokens of a prompt open the turn of a user too.
         separators: What it prints behind an answer only where a message follows, the longest first.
+        vary: Later turns of the same role have other prompts, such as one with a number.
     """
 
     def __init__(
@@ -58,6 +68,8 @@ class Prompts:
         openers: dict[str, str],
         user_opener: Sequence[int],
         separators: tuple[str, ...] = (),
+        *,
+        vary: bool = False,
     ) -> None:
         """Prepare the lists.
 
@@ -66,7 +78,9 @@ class Prompts:
             openers: As above.
             user_opener: Tokens of the user's opener.
             separators: As above.
+            vary: As above.
         """
+        self.vary = vary
         self.after = after
         self.openers = openers
         self.separators = separators
@@ -114,19 +128,14 @@ def find_prompts(
         found = _ask(tokenizer, template, variables, conversations, has_tools=has_tools)
         if found is not None:
             after[role] = found
+    first = after.get("user")
+    later = _ask(tokenizer, template, variables, [LATER], has_tools=has_tools) if first is not None else None
+    vary = bool(first) and bool(later) and set(first) != set(later)
+    if vary:
+        after["user"] = tuple(dict.fromkeys([*first, *later]))
     openers = _openers(template, variables)
     user_opener = tokenizer.encode(openers.get("user", "")).token_ids.tolist()
-    return Prompts(after, openers, user_opener, find_separators(template, variables))
-
-
-def common_prefix(left: Iterable[object], right: Iterable[object]) -> int:
-    """How many ids or characters two sequences begin with alike."""
-    n = 0
-    for a, b in zip(left, right, strict=False):
-        if a != b:
-            break
-        n += 1
-    return n
+    return Prompts(after, openers, user_opener, find_separators(template, variables), vary=vary)
 
 
 def _ask(
@@ -239,7 +248,7 @@ def _empty_prompt(answered: RenderedText, prompted: str, message: int) -> tuple[
 
 def _openers(template: str, variables: Mapping[str, Any]) -> dict[str, str]:
     """What the template prints before the text of messages that are not the first."""
-    messages = [USER, ANSWER, {**USER, "content": "so"}]
+    messages = LATER
     printed = probe(template, variables, messages) or probe(template, variables, with_parts(messages))
     if printed is None:
         return {}

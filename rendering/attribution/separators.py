@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from tokscore.rendering.attribution.owners import run_table
-from tokscore.rendering.templates.probes import ANSWER, USER, Messages, probe, tool_rounds, with_parts
+from tokscore.rendering.templates.probes import LATER, Messages, probe, tool_rounds, with_parts
 from tokscore.rendering.templates.render import RenderedText
 
 
@@ -26,15 +26,13 @@ def find_separators(template: str, variables: Mapping[str, Any]) -> tuple[str, .
         alone, followed = probe(template, variables, messages[:2]), probe(template, variables, messages)
         if alone is not None and followed is not None:
             ending, whole = closing(alone, 1), closing(followed, 1)
-            if whole.startswith(ending):
-                found.add(whole.removeprefix(ending))
+            found.add(whole[common_prefix(ending, whole) :])
     return tuple(sorted(found - {""}, key=len, reverse=True))
 
 
 def _followed() -> Iterator[Messages]:
     """A question, an answer and a message."""
-    chat = [USER, ANSWER, {**USER, "content": "so"}]
-    for messages in (chat, *tool_rounds()):
+    for messages in (LATER, *tool_rounds()):
         yield messages
         yield with_parts(messages)
 
@@ -47,3 +45,13 @@ def closing(printed: RenderedText, message: int) -> str:
     if not len(written) or not len(inputs):
         return ""
     return printed.text[runs.stops[inputs[-1]] : runs.stops[written[-1]]]
+
+
+def common_prefix(left: Iterable[object], right: Iterable[object]) -> int:
+    """How many ids or characters two sequences begin with alike."""
+    n = 0
+    for a, b in zip(left, right, strict=False):
+        if a != b:
+            break
+        n += 1
+    return n

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tokscore.dataset.tokens import NO_MESSAGE
-from tokscore.rendering.attribution.owners import RunTable
+from tokscore.rendering.attribution.owners import OPENER_FIELDS, RunTable
 from tokscore.rendering.attribution.prompts import Prompts
 
 
@@ -24,6 +24,7 @@ class Turn(NamedTuple):
         own_stop: One past the last.
         foreign: From here on there is text of other messages; `stop` without any.
         body: First character of input of the message; `own_stop` where it wrote none.
+        named: One past the last role word or name of the message before its body; `own_start` without any.
         last_input: Half-open characters of the last input of the message in its turn; only looked for where
             there is text of other messages.
     """
@@ -34,6 +35,7 @@ class Turn(NamedTuple):
     own_stop: int
     foreign: int
     body: int
+    named: int
     last_input: tuple[int, int] | None
 
 
@@ -44,6 +46,8 @@ class Turns:
         """Look through the runs once."""
         self._starts, self._stops = runs.starts.tolist(), runs.stops.tolist()
         self._writer, self._input_of = runs.writer.tolist(), runs.input_of.tolist()
+        opening = [runs.sources.index(field) for field in OPENER_FIELDS if field in runs.sources]
+        self._opens = np.isin(runs.source_codes, opening).tolist()
         self._last = {writer: i for i, writer in enumerate(self._writer)}
         backwards = range(len(self._writer) - 1, -1, -1)
         self._first = dict(zip(reversed(self._writer), backwards, strict=True))
@@ -72,13 +76,16 @@ class Turns:
             if k >= 0 and inputs[k] >= first:
                 last_input = self._starts[inputs[k]], self._stops[inputs[k]]
         body = self._body.get(message, -1)
+        body = body if first <= body <= last else last + 1
+        named = next((self._stops[i] for i in range(body - 1, first - 1, -1) if self._opens[i]), None)
         return Turn(
             start=self._starts[low],
             stop=self._stops[high],
             own_start=self._starts[first],
             own_stop=self._stops[last],
             foreign=self._stops[high] if foreign is None else self._starts[foreign],
-            body=self._starts[body] if first <= body <= last else self._stops[last],
+            body=self._starts[body] if body <= last else self._stops[last],
+            named=self._starts[first] if named is None else named,
             last_input=last_input,
         )
 

@@ -152,16 +152,32 @@ class TrackingGenerator(CodeGenerator):
             self.writeline("if parent_template is None:")
             self.indent()
         for child in node.nodes:
-            emit = "emit_stored" if isinstance(child, nodes.Getattr) else "emit"
-            emit = "emit_in_macro" if self._n_macros else emit
             self.writeline("yield " if frame.buffer is None else f"{frame.buffer}.append(", child)
-            self.write(f"environment.{emit}(")
+            self._open_emit(stored=isinstance(child, nodes.Getattr))
             self.visit(child, frame)
-            self.write(", (")
-            self._write_loop_variables(frame)
-            self.write("))" + ("" if frame.buffer is None else ")"))
+            self._close_emit(frame)
+            self.write("" if frame.buffer is None else ")")
         if frame.require_output_check:
             self.outdent()
+
+    def visit_CallBlock(self, node: nodes.CallBlock, frame: Frame) -> None:
+        call_frame, macro = self.macro_body(node, frame)
+        self.writeline("caller = ")
+        self.macro_def(macro, call_frame)
+        self.start_write(frame, node)
+        self._open_emit()
+        self.visit_Call(node.call, frame, forward_caller=True)
+        self._close_emit(frame)
+        self.end_write(frame)
+
+    def _open_emit(self, *, stored: bool = False) -> None:
+        emit = "emit_stored" if stored else "emit"
+        self.write(f"environment.{'emit_in_macro' if self._n_macros else emit}(")
+
+    def _close_emit(self, frame: Frame) -> None:
+        self.write(", (")
+        self._write_loop_variables(frame)
+        self.write("))")
 
     def visit_Assign(self, node: nodes.Assign, frame: Frame) -> None:
         if isinstance(node.target, nodes.NSRef) and any(self._loops) and _reads(node.node, node.target):

@@ -12,6 +12,7 @@ Messages = list[dict[str, Any]]  # Any: JSON values
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
 ANSWER: dict[str, Any] = {"role": "assistant", "content": "yo"}
+LATER = [USER, ANSWER, {**USER, "content": "so"}]
 TOOL: dict[str, Any] = {
     "type": "function",
     "function": {

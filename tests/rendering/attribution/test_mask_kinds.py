@@ -11,7 +11,7 @@ import pytest
 from tests.rendering.samples import template_renderer
 from tests.rendering.shapes import assistant, system, tool, user
 from tokscore.dataset.tokens import MessageFlag
-from tokscore.rendering import Conversation, RenderedTokens, Renderer
+from tokscore.rendering import ChatTokenizer, Conversation, RenderedTokens, Renderer
 from tokscore.rendering.attribution.headers import UNCONFIRMED
 
 CHAT = [user("How far?"), assistant("Nine miles."), user("And back?"), assistant("Nine more.")]
@@ -303,3 +303,87 @@ def test_what_is_printed_only_where_a_message_follows_is_sampled_only_if_it_is_a
     found = [text_of(renderer, tokens, sampled & (tokens.message_indices == i)) for i in (1, 3)]
     assert found == ["Nine miles" + stop, "Nine more" + stop]
     assert text_of(renderer, tokens, sampled) == "".join(found)
+
+
+_CLOSED = "{{- m.content + '<|im_end|>\n' }}"
+# The header names who speaks, or counts the turns; the prompt says otherwise.
+OPENED_BY_NAME_OR_NUMBER = [
+    FOR + "{{- '<|im_start|>' + m.role + ' ' + (m.name or 'nobody') + '<|im_sep|>' }}" + _CLOSED + END
+    + ASK + "{{- '<|im_start|>assistant nobody<|im_sep|>' }}{%- endif %}",
+    FOR + "{{- '<|im_start|>' ~ m.role ~ ' #' ~ loop.index ~ '<|im_sep|>\n' }}" + _CLOSED + END
+    + ASK + "{{- '<|im_start|>assistant #' ~ (messages | length + 1) ~ '<|im_sep|>\n' }}{%- endif %}",
+    "{%- set ns = namespace(n=0) %}" + FOR + "{%- if m.role == 'user' %}{%- set ns.n = ns.n + 1 %}{{- '<|im_start|>' }}"
+    "{%- else %}{{- '<|im_sep|>' ~ (m.name or 'bot') ~ ' ' ~ ns.n ~ '<|im_sep|>' }}{%- endif %}" + _CLOSED + END
+    + ASK + "{{- '<|im_sep|>bot ' ~ ns.n ~ '<|im_sep|>' }}{%- endif %}",
+]  # fmt: skip
+# The same without a control token behind it.
+OPENED_BY_WORDS = [
+    FOR + "{{- (m.role | capitalize) + (' (' + m.name + ')' if m.name else '') + ': ' }}" + _CLOSED + END
+    + ASK + "{{- 'Assistant: ' }}{%- endif %}",
+    FOR + "{{- ('Answer ' if m.role == 'assistant' else 'Question ') ~ loop.index ~ ': ' }}" + _CLOSED + END
+    + ASK + "{{- 'Answer ' ~ (messages | length + 1) ~ ': ' }}{%- endif %}",
+    FOR + "{{- m.role ~ ' no. ' ~ loop.index ~ '\n' }}" + _CLOSED + END
+    + ASK + "{{- 'assistant no. ' ~ (messages | length + 1) ~ '\n' }}{%- endif %}",
+]  # fmt: skip
+NAMED = [CHAT[0], {**CHAT[1], "name": "Ada"}, CHAT[2], {**CHAT[3], "name": "Bob"}]
+
+
+@pytest.fixture(scope="module")
+def separated(qwen3: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer with one more control token."""
+    tokenizer = ChatTokenizer(str(qwen3)).hf
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_sep|>"]})
+    folder = tmp_path_factory.mktemp("separated")
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("ask", [False, True])
+@pytest.mark.parametrize("template", OPENED_BY_NAME_OR_NUMBER)
+def test_a_header_whose_name_or_number_differs_from_the_prompt_is_not_sampled(
+    separated: Path, template: str, ask: bool
+) -> None:
+    renderer, tokens = render(separated, template, NAMED, ask=ask)
+    sampled = tokens.sampled_mask == 1
+    found = [text_of(renderer, tokens, sampled & (tokens.message_indices == i)) for i in (1, 3)]
+    assert found == ["Nine miles.<|im_end|>", "Nine more.<|im_end|>"]
+    assert text_of(renderer, tokens, sampled) == "".join(found)
+
+
+@pytest.mark.parametrize("template", OPENED_BY_WORDS)
+def test_a_header_of_which_no_prompt_tells_the_end_is_unknown(qwen3: Path, template: str) -> None:
+    messages = [*NAMED, user("Sure?"), {**assistant("Quite."), "name": "Cy"}]
+    renderer, tokens = render(qwen3, template, messages)
+    assert tokens.messages[5].unknown_reason == UNCONFIRMED
+    sampled = tokens.sampled_mask == 1
+    for message, text in ((1, "Nine miles."), (3, "Nine more.")):
+        found = text_of(renderer, tokens, sampled & (tokens.message_indices == message))
+        assert not found or f"{text}<|im_end|>".endswith(found.lstrip())
+
+
+# The prompt opens a think block that recorded answers lack; the answer's own white space merges with that of the header.
+@pytest.mark.parametrize("prefill", ["<think>\n", "<think>\n\n</think>\n\n", "Sure: "])
+def test_a_token_of_header_and_answer_is_not_sampled_though_the_prompt_goes_on(
+    qwen3: Path, prefill: str
+) -> None:
+    template = FOR + "{{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}" + END
+    template += ASK + "{{- '<|im_start|>assistant\n" + prefill.replace("\n", "\\n") + "' }}{%- endif %}"
+    renderer, tokens = render(qwen3, template, [user("How far?"), assistant("\n\nNine miles.")])
+    assert text_of(renderer, tokens, tokens.sampled_mask == 1) == "Nine miles.<|im_end|>"
+    assert MessageFlag.HEADER_STRADDLED in tokens.messages[1].flags
+
+
+# Only the last answer has a stop; text takes its place in the others.
+@pytest.mark.parametrize("between", ["\n\n", "\n----\n", " \n"])
+@pytest.mark.parametrize("ask", [False, True])
+def test_what_takes_the_place_of_the_stop_before_a_message_is_not_sampled(
+    qwen3: Path, between: str, ask: bool
+) -> None:
+    template = (
+        FOR + "{{- '### ' + m.role + '\n' + m.content }}"
+        "{{- '<|im_end|>' if loop.last and m.role == 'assistant' else '"
+        + between.replace("\n", "\\n") + "' }}" + END + ASK + "{{- '### assistant\n' }}{%- endif %}"
+    )  # fmt: skip
+    messages = [user("How far?"), assistant("Nine miles"), user("And back?"), assistant("Nine more")]
+    renderer, tokens = render(qwen3, template, messages, ask=ask)
+    assert text_of(renderer, tokens, tokens.sampled_mask == 1) == "Nine milesNine more<|im_end|>"

@@ -45,6 +45,20 @@ def test_text_written_in_a_message_loop_knows_the_message() -> None:
     ]
 
 
+def test_text_of_a_macro_that_is_given_a_block_knows_the_message() -> None:
+    template = (
+        "{% macro turn(role) %}<{{ role }}>{{ caller() }};{% endmacro %}"
+        "{% for m in messages[1:] %}{% call turn('u') %}{{ m.content }}!{% endcall %}{% endfor %}"
+    )
+    found = owners(render_template(template, MESSAGES))
+    assert [(text, message) for text, message, _ in found if message is not None] == [
+        ("Hi <b>", 1),
+        ("Yo", 2),
+    ]
+    assert {writer for _, _, writer in found} == {1, 2}
+    assert "".join(text for text, _, writer in found if writer == 1) == "<u>Hi <b>!;"
+
+
 def test_text_of_a_message_keeps_its_origin_where_another_message_prints_it() -> None:
     template = (
         "{% set system = messages[0].content %}{% for m in messages[1:] %}"
