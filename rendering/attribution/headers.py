@@ -119,10 +119,8 @@ def _partial(
             if n > n_best:
                 start, stop = max(int(view.starts[opening]), turn.start), int(view.stops[opening + n - 1])
                 if view.text[start:stop].strip():
-                    n_best, best = (
-                        n,
-                        _rest(view, Header(start, stop, is_whole=False), opening, prompt, n, body),
-                    )
+                    opened = Header(start, stop, is_whole=False)
+                    best, n_best = _rest(view, opened, opening, prompt, n, body), n
     return best
 
 
@@ -133,6 +131,7 @@ def _rest(view: View, header: Header, opening: int, prompt: GenerationPrompt, n:
     with the answer.
     """
     first, left, is_aligned = opening, prompt.token_ids[n:], False
+    body = first_flagged(view.is_eos, opening + n, body)
     for k in range(body - 1, opening + n - 1, -1):
         if view.is_control[k] and view.token_ids[k] in left:
             at = len(left) - 1 - left[::-1].index(view.token_ids[k])

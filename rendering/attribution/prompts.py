@@ -128,9 +128,9 @@ def find_prompts(
         found = _ask(tokenizer, template, variables, conversations, has_tools=has_tools)
         if found is not None:
             after[role] = found
-    first = after.get("user")
-    later = _ask(tokenizer, template, variables, [LATER], has_tools=has_tools) if first is not None else None
-    vary = bool(first) and bool(later) and set(first) != set(later)
+    first = after.get("user", ())
+    later = (first and _ask(tokenizer, template, variables, [LATER], has_tools=has_tools)) or first
+    vary = set(first) != set(later)
     if vary:
         after["user"] = tuple(dict.fromkeys([*first, *later]))
     openers = _openers(template, variables)

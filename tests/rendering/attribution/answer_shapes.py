@@ -54,6 +54,10 @@ def parts(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "content": [{"type": "text", "text": text} for text in (first + rest, w(" {}"))]}
 
 
+def named(message: dict[str, Any]) -> dict[str, Any]:
+    return {**message, "name": w("{}")}
+
+
 def thought(pattern: str = "{}, {}") -> str:
     return w(pattern)
 
@@ -127,4 +131,5 @@ ANSWER_SHAPES: dict[str, Conversation] = {
     "ends with a result": Conversation([q(), called(), result()], TOOLS),
     "tools without a call": Conversation([q(), a(), q(), a()], TOOLS),
     "results in parts": Conversation([q(), called(), parts(result()), parts(a())], TOOLS),
+    "names": Conversation([named(q()), named(a()), named(q()), named(a())]),
 }

@@ -7,12 +7,23 @@ the whole rendering is the answer, up to the stop behind its last words. Shares 
 from __future__ import annotations
 
 import copy
+import datetime as dt
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+from unittest import mock
 
 Message = Mapping[str, Any]
+NOW = "2026-03-04T05:06:07"  # what templates that print the date take it to be
+
+
+class _Clock(dt.datetime):
+    """A clock that stands still."""
+
+    @classmethod
+    def now(cls, tz: dt.tzinfo | None = None) -> _Clock:
+        return cls.fromisoformat(NOW).replace(tzinfo=tz)
 
 
 class Expected(NamedTuple):
@@ -55,16 +66,17 @@ class Judge:
 
     def _render(self, messages: Sequence[Message], tools: Any, *, prompted: bool) -> str | None:
         try:
-            return str(
-                self.hf.apply_chat_template(
-                    copy.deepcopy(list(messages)),
-                    tools=copy.deepcopy(tools),
-                    chat_template=self.template,
-                    tokenize=False,
-                    add_generation_prompt=prompted,
-                    **self.variables,
+            with mock.patch("transformers.utils.chat_template_utils.datetime", _Clock):
+                return str(
+                    self.hf.apply_chat_template(
+                        copy.deepcopy(list(messages)),
+                        tools=copy.deepcopy(tools),
+                        chat_template=self.template,
+                        tokenize=False,
+                        add_generation_prompt=prompted,
+                        **self.variables,
+                    )
                 )
-            )
         except Exception:  # noqa: BLE001  templates fail in many ways
             return None
 
@@ -116,9 +128,11 @@ class Judge:
         prompt = self.render(messages[:i], tools, prompted=True)
         if prompt is not None and whole.startswith(prompt):
             begin = len(prompt)
+            without = self.render(messages[:i], tools, prompted=False) or ""
+            prints_none = not self._behind_end(prompt[_common(prompt, without) :]).strip()
             header = self._supplied().lstrip()  # some print no prompt behind a system message or an answer
             opening = len(whole) - len(whole[begin:].lstrip())
-            if header and whole.startswith(header, opening):
+            if prints_none and header and whole.startswith(header, opening):
                 begin = opening + len(header)
             elif (
                 i
@@ -152,6 +166,9 @@ class Judge:
             controls = [k for k in behind if ids[k] in self.special]
             if controls and with_answer is not None and whole.startswith(with_answer):
                 stop = controls[-1]
+        straddling = next((start for start, end in offsets if start < last < end), last)
+        if mine and not any(map(str.isalnum, whole[straddling:last])):
+            last = straddling  # a full stop may be one token with what the template prints behind it
         if offsets and (held := [k for k in tokens if offsets[k][0] < last and offsets[k][1] > ceiling]):
             last = offsets[held[0]][0]  # a token with words of the next message
         ends = max(behind, default=max((k for k in tokens if offsets[k][0] < last), default=-1)) + 1
@@ -192,7 +209,7 @@ class Judge:
         wanted = self.hf(supplied.lstrip(), add_special_tokens=False)["input_ids"]
         encoded = self.hf(region, add_special_tokens=False, return_offsets_mapping=True)
         ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
-        best, stop = 0, 0
+        best, stop, rest = 0, 0, ""
         for k in range(len(ids)):
             n = 0
             while (
@@ -201,17 +218,26 @@ class Judge:
                 n += 1
             # Of a prompt with control tokens, the dot before them says nothing.
             matched = self.special.isdisjoint(wanted) or not self.special.isdisjoint(ids[k : k + n])
-            if n > best and matched and region[offsets[k][0] : offsets[k + n - 1][1]].strip():
-                best, stop = n, offsets[k + n - 1][1]
+            opened = region[offsets[k][0] : offsets[k + n - 1][1]] if n else ""
+            if n > best and matched and opened.strip():
+                best, stop, rest = n, offsets[k + n - 1][1], supplied.lstrip()[len(opened) :]
         if best:
-            for k in range(len(ids)):  # control tokens that the prompt has too
-                if ids[k] in self.special and ids[k] in wanted and stop <= offsets[k][0] < body:
-                    stop = offsets[k][1]
-            return stop
+            for token_id, (start, end) in zip(ids, offsets, strict=True):  # control tokens that both have
+                if token_id in self.special and token_id in wanted[best:] and stop <= start and end <= body:
+                    stop = end + _common(rest.rpartition(region[start:end])[2], region[end:])
+                    rest = rest.rpartition(region[start:end])[2]
+            blank = len(rest) - len(rest.lstrip())
+            return stop + _common(rest[:blank], region[stop:])
         return self._like_another(before, tools, region, body)
 
     def _ends_turn(self, text: str) -> bool:
         return any(each in self.eos for each in self.hf(text, add_special_tokens=False)["input_ids"])
+
+    def _behind_end(self, supplied: str) -> str:
+        """What a prompt has behind the end of the turn before it, which some templates print with it."""
+        encoded = self.hf(supplied, add_special_tokens=False, return_offsets_mapping=True)
+        ends = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
+        return supplied[next((stop for token_id, (_, stop) in ends if token_id in self.eos), 0) :]
 
     def _supplied(self) -> str:
         """The prompt behind a plain question."""
@@ -220,14 +246,8 @@ class Judge:
         if prompt is None or without is None:
             return ""
         supplied = prompt[_common(prompt, without) :]
-        encoded = self.hf(supplied, add_special_tokens=False, return_offsets_mapping=True)
-        ends = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
-        whole = supplied
-        for closed in [
-            stop for token_id, (_, stop) in ends if token_id in self.eos
-        ]:  # of the question's turn
-            if whole[closed:].strip():
-                supplied = whole[closed:]
+        behind = self._behind_end(supplied)
+        supplied = behind if behind.strip() else supplied
         return supplied if supplied.strip() else ""
 
     def _like_another(self, before: Sequence[Message], tools: Any, region: str, body: int) -> int | str:
@@ -268,6 +288,11 @@ def _places(messages: Sequence[Message], whole: str) -> list[tuple[int, int] | N
             at = whole.find(word) - len(ahead)
             if ahead.strip() and at >= 0 and whole.startswith(ahead, at):
                 found.append((at, at))
+            *_, last = _words({"content": content})
+            behind = content[content.rfind(last) + len(last) :].rstrip()  # such as a full stop
+            end = whole.find(last) + len(last)
+            if behind and end >= len(last) and whole.startswith(behind, end):
+                found.append((end, end + len(behind)))
         places.append((min(a for a, _ in found), max(b for _, b in found)) if found else None)
     return places
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tests.rendering.attribution.reference import Judge, differences
+from tests.rendering.attribution.reference import NOW, Judge, differences
 from tests.rendering.published import Published
 from tokscore.dataset.choices import MessageForm
 from tokscore.rendering import Conversation, ConversationError, Renderer
@@ -50,6 +50,7 @@ def sweep(
             add_generation_prompt=prompted,
             verify=Verify.OFF,
             messages=MessageForm.AS_IS,
+            template_time=NOW,
         )
         for name, conversation in conversations.items():
             try:
