@@ -49,6 +49,7 @@ def changed(tmp_path: Path) -> Path:
     package = tmp_path / "changed" / "tokscore"
     for room in ROOMS:
         shutil.copytree(ROOT / room, package / room, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "typings" / "tokscore" / "__init__.py", package)
     for name, before, added in CHANGES:
         path = package / name
         text = path.read_text("utf-8")
