@@ -216,12 +216,15 @@ def raw_controls(printed: bytes) -> set[str]:
     }
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, tiny_scores: Path) -> Iterator[Files]:
-    folder = tmp_path_factory.mktemp("fuzz")
+@pytest.fixture
+def files(tmp_path: Path, tiny_model: Path, tiny_scores: Path) -> Iterator[Files]:
+    """Copies: an option may name them as what to write."""
+    model, scores = tmp_path / "model", tmp_path / "scored" / "scores"
+    shutil.copytree(tiny_model, model)
+    shutil.copytree(tiny_scores.parent, scores.parent)
     before = Path.cwd()
-    os.chdir(folder)
-    yield Files(folder, tiny_model, tiny_scores)
+    os.chdir(tmp_path)
+    yield Files(tmp_path, model, scores)
     os.chdir(before)
 
 
