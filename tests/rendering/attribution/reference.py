@@ -159,6 +159,9 @@ class Judge:
                 boundary = common
         tokens = range(len(ids))
         start = next((k for k in tokens if offsets[k][0] >= begin and offsets[k][1] > begin), len(ids))
+        straddling = next((start for start, end in offsets if start < last < end), last)
+        if mine and not any(map(str.isalnum, whole[straddling:last])):
+            last = straddling  # a full stop may be one token with what the template prints behind it
         behind = [k for k in tokens if k >= start and last <= offsets[k][0] < boundary]
         up_to_next = (k for k in tokens if k >= start and last <= offsets[k][0] < ceiling)
         stop = next((k for k in up_to_next if ids[k] in self.eos), None)
@@ -166,9 +169,6 @@ class Judge:
             controls = [k for k in behind if ids[k] in self.special]
             if controls and with_answer is not None and whole.startswith(with_answer):
                 stop = controls[-1]
-        straddling = next((start for start, end in offsets if start < last < end), last)
-        if mine and not any(map(str.isalnum, whole[straddling:last])):
-            last = straddling  # a full stop may be one token with what the template prints behind it
         if offsets and (held := [k for k in tokens if offsets[k][0] < last and offsets[k][1] > ceiling]):
             last = offsets[held[0]][0]  # a token with words of the next message
         ends = max(behind, default=max((k for k in tokens if offsets[k][0] < last), default=-1)) + 1
