@@ -31,7 +31,7 @@ def planned(path: Path, content: str | bytes, input_format: str | None = None) -
         ("wiki.txt", PROSE.encode(), None),
         ("wiki.txt", PROSE.encode(), "text"),
         ("README.md", PROSE.encode(), "text"),
-        ("wiki.txt.gz", gzip.compress(PROSE.encode()), None),
+        ("wiki.txt.gz", gzip.compress(PROSE.encode(), mtime=0), None),
         ("wiki.txt", b"\xef\xbb\xbf" + PROSE.encode(), None),
     ],
 )
