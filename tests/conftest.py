@@ -19,6 +19,9 @@ with suppress(ImportError):  # the environment of vLLM goes without it
     settings.register_profile("tokscore", derandomize=True, deadline=None)
     settings.load_profile("tokscore")
 
+# Processes of pytest-xdist have a width; tables are as wide as they need where there is none.
+os.environ.pop("COLUMNS", None)
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 CHATML = (

@@ -115,7 +115,7 @@ def test_a_plan_without_parts_takes_the_bytes_from_the_schema(
     plan = json.loads(logprobs(*given, "--format", "json", "--tokens-per-s", "8").stdout)
     assert not plan["is_measured"]
     # 5 whole numbers, 3 flags, and floats or whole numbers of the scores and 20 alternatives.
-    assert plan["output_bytes"] == round(plan["n_logical_tokens"] * (5 * 4 + 3 / 8 + 4 + 12 + 20 * 8))
+    assert plan["output_bytes"] == round(plan["n_logical_tokens"] * (5 * 4 + 3 / 8 + 8 + 12 + 20 * 8))
     assert plan["elapsed_s"] == plan["n_logical_tokens"] / 8
     assert "no time can be told before a part is done" in logprobs(*given).stderr
     assert not (tmp_path / "out").exists()
