@@ -31,7 +31,7 @@ RECORDS = [
     for name in (CONVERSATION, "second", "third")
 ]
 STORED = {"position", "token_id", "message_index", "source", "is_content", "is_sampled"}
-RECORDED = {"recorded_is_content", "recorded_logprob"}
+RECORDED = {"recorded_is_content", "recorded_logprob", "trainer_logprob"}
 SCORED = {"logprob", "rank", "top_ids", "top_logprobs"}
 
 
