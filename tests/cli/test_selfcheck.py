@@ -112,6 +112,7 @@ def test_the_conversations_that_come_with_it_need_no_system_role_or_tools() -> N
 
 
 @pytest.mark.model
+@pytest.mark.slow
 def test_the_examples_of_the_help_pass(
     teacher_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
