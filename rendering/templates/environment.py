@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
-from string import Formatter
-from typing import Any, NoReturn
+from typing import Any
 
 import jinja2
 import jinja2.ext
 from jinja2 import nodes
-from jinja2.filters import do_title, make_attrgetter
+from jinja2.filters import make_attrgetter
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
-from jinja2.utils import _PassArg
 
 from tokscore.rendering.templates.compiler import TrackingGenerator
 from tokscore.rendering.templates.cost import (
     FROM_THE_COMPILER,
-    GROWING_FILTERS,
-    check_filter,
     check_format,
     check_method,
     check_operands,
     check_search,
 )
+from tokscore.rendering.templates.functions import (
+    format_tracked,
+    guarded_filter,
+    guarded_test,
+    indent_lines,
+    raise_exception,
+    refuse_chance,
+    same_as,
+    strftime_now,
+    title,
+)
 from tokscore.rendering.templates.json import dumps
-from tokscore.rendering.templates.limits import check, read, step, take, take_result, weigh
+from tokscore.rendering.templates.limits import read, step, take, take_result, weigh
 from tokscore.rendering.templates.markup import SafeStr, escaped, forced, safe, unmarked
 from tokscore.rendering.templates.strings import (
     TrackedStr,
@@ -37,7 +42,6 @@ from tokscore.rendering.templates.strings import (
     literal,
     origin_of,
     plain,
-    syntax,
     track,
     untracked,
 )
@@ -94,7 +98,6 @@ def _check_namespace_name(name: object) -> None:
 
 _USUAL_TYPES = frozenset({TrackedStr, TrackedDict, TrackedList, LoopContext, TemplateNamespace})
 _KNOWN_ATTRIBUTES = 4096
-_LONGEST_FIELD = 32  # characters that one of a date pattern can stand for
 _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {  # Any: template values
     "eq": operator.eq,
     "ne": operator.ne,
@@ -132,11 +135,11 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
         self.literals: dict[str, TrackedStr] = {}
         self._safe: dict[tuple[type, str], bool] = {}
         self.globals |= {
-            "raise_exception": _raise_exception,
-            "strftime_now": _strftime_now,
+            "raise_exception": raise_exception,
+            "strftime_now": strftime_now,
             "dict": TemplateDict(),
             "namespace": TemplateNamespace,
-            "lipsum": _refuse_chance,
+            "lipsum": refuse_chance,
         }
         self.filters |= {
             "tojson": dumps,
@@ -149,27 +152,27 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
             "replace": lambda s, old, new, count=None: unmarked(track(s)).replace(
                 unmarked(track(old)), unmarked(track(new)), -1 if count is None else count
             ),
-            "title": _title,
-            "indent": _indent,
+            "title": title,
+            "indent": indent_lines,
             "safe": safe,
             "escape": escaped,
             "e": escaped,
             "forceescape": forced,
             "sum": self._sum,
-            "random": _refuse_chance,
+            "random": refuse_chance,
         }
         for name, apply in self.filters.items():
             if apply.__name__ == "<lambda>":
                 apply.__qualname__ = name  # Python's errors show it
-        self.filters = {name: _guarded(name, apply) for name, apply in self.filters.items()}
+        self.filters = {name: guarded_filter(name, apply) for name, apply in self.filters.items()}
         self.tests |= {
             "boolean": lambda value: isinstance(value, (bool, TrackedBool)),
             "true": lambda value: value is True or (isinstance(value, TrackedBool) and bool(value)),
             "false": lambda value: value is False or (isinstance(value, TrackedBool) and not value),
             "integer": lambda value: isinstance(value, int) and not isinstance(value, (bool, TrackedBool)),
-            "sameas": _same_as,
+            "sameas": same_as,
         }
-        self.tests = {name: _guarded_test(apply) for name, apply in self.tests.items()}
+        self.tests = {name: guarded_test(apply) for name, apply in self.tests.items()}
 
     @staticmethod
     def emit(value: object, variables: Sequence[object], *, in_macro: bool = False) -> TrackedStr:
@@ -363,7 +366,7 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
             if isinstance(owner, SafeStr):
                 raise jinja2.TemplateRuntimeError("tokscore does not format text that is marked as safe")
             expected = plain(original(*args, **kwargs))
-            made = _format(formatter, track(owner), args, kwargs)
+            made = format_tracked(formatter, track(owner), args, kwargs)
             return made if plain(made) == expected else untracked(expected)
 
         return formatted
@@ -390,52 +393,6 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
 _BYTES_ATTRIBUTES = frozenset({"decode", "hex", "startswith", "endswith", "find", "index", "count"})
 
 
-def _guarded(name: str, apply: Callable[..., Any]) -> Callable[..., Any]:  # Any: template values
-    """The same filter within the limits."""
-    passes = _PassArg.from_obj(apply)
-    n_passed = 0 if passes is None else 1
-
-    is_harmless = name not in GROWING_FILTERS
-
-    @wraps(apply)
-    def guarded(*args: Any, **kwargs: Any) -> Any:  # Any: template values
-        step()
-        value = args[n_passed] if len(args) > n_passed else None
-        if not (is_harmless and isinstance(value, str)):
-            check_filter(name, value, args[n_passed + 1 :], kwargs)
-        read(value)
-        result = apply(*args, **kwargs)
-        take_result(result)
-        return result
-
-    return guarded
-
-
-def _guarded_test(apply: Any) -> Callable[..., Any]:  # Any: template values
-    """The same test within the limits."""
-    n_passed = 0 if _PassArg.from_obj(apply) is None else 1
-
-    @wraps(apply)
-    def guarded(*args: Any, **kwargs: Any) -> Any:  # Any: template values
-        values = args[n_passed:]
-        if len(values) == 1 and not kwargs:
-            read(values[0])
-            return apply(*args)
-        if len(values) > 1:
-            check_search(*values[:2])
-        for value in values:
-            if isinstance(value, (list, tuple, dict)) and len(values) > 1:
-                weigh(value)
-        read(*values)
-        return apply(*args, **kwargs)
-
-    return guarded
-
-
-def _refuse_chance(*_args: Any, **_kwargs: Any) -> NoReturn:  # Any: template values
-    raise jinja2.exceptions.SecurityError("it asks for chance, so that no two renderings are equal")
-
-
 def _writer_of(variables: Sequence[object]) -> int | None:
     """Message of the innermost loop over messages, else of the outermost loop over parts of one."""
     writer = None
@@ -452,67 +409,3 @@ def _writer_of(variables: Sequence[object]) -> int | None:
             if is_message:
                 break
     return writer
-
-
-def _format(
-    formatter: Formatter, template: TrackedStr, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> TrackedStr:
-    pieces: list[str] = []
-    automatic = 0
-    for text, name, spec, conversion in formatter.parse(plain(template)):
-        if text:
-            pieces.append(syntax(text, origin_of(template)))
-        if name is None:
-            continue
-        if name == "" or name[0] in ".[":
-            name, automatic = f"{automatic}{name}", automatic + 1
-        value, _ = formatter.get_field(name, args, kwargs)
-        if spec or conversion:
-            shown = formatter.format_field(formatter.convert_field(value, conversion), spec or "")
-            pieces.append(syntax(plain(shown), origin_of(value)))
-        else:
-            pieces.append(track(value))
-    return concat(pieces)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.exceptions.TemplateError(plain(str(message)))
-
-
-def _strftime_now(pattern: str) -> TrackedStr:
-    return formatted_time(dt.datetime.now(), pattern)  # local time, as transformers does
-
-
-def formatted_time(now: dt.datetime, pattern: str) -> TrackedStr:
-    """`now` in the words of `pattern`, as text of the template.
-
-    Raises:
-        TemplateLimitError: The result could be too long.
-    """
-    check(_LONGEST_FIELD * len(pattern))
-    return literal(now.strftime(plain(pattern)))
-
-
-def _same_as(value: object, other: object) -> bool:
-    if isinstance(value, TrackedBool) and isinstance(other, bool):
-        return bool(value) is other
-    return value is other
-
-
-def _title(value: object) -> TrackedStr:
-    text = track(value)
-    changed = do_title(plain(text))
-    return TrackedStr(changed, text._runs) if len(changed) == len(text) else untracked(changed)
-
-
-def _indent(s: object, width: int | str = 4, first: bool = False, blank: bool = False) -> TrackedStr:
-    margin = track(width) if isinstance(width, str) else literal(" " * width)
-    newline = literal("\n")
-    lines = (unmarked(track(s)) + newline).splitlines()
-    if not blank:
-        rest = [margin + line if line else line for line in lines[1:]]
-    else:
-        rest = [margin + line for line in lines[1:]]
-    indented = newline.join([lines[0], *rest])
-    indented = margin + indented if first else indented
-    return SafeStr(indented) if isinstance(s, SafeStr) else indented

@@ -12,7 +12,8 @@ import jinja2
 
 from tokscore.dataset.errors import ConversationError, InputError, foreign
 from tokscore.rendering.templates.compiler import ConstantCheck
-from tokscore.rendering.templates.environment import TrackingEnvironment, formatted_time
+from tokscore.rendering.templates.environment import TrackingEnvironment
+from tokscore.rendering.templates.functions import formatted_time
 from tokscore.rendering.templates.limits import DEFAULT_LIMITS, TemplateLimitError, TemplateLimits, limited
 from tokscore.rendering.templates.origins import Runs, merge_runs
 from tokscore.rendering.templates.places import place_of

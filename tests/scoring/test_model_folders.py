@@ -8,17 +8,15 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
-import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from shutil import copytree, rmtree
 from typing import Any
 
 import pytest
 
+from tests.fuzz.fuzzing import HangError, limited
 from tests.scoring.samples import random_ids
 from tests.scoring.tiny_models import make
 from tokscore.dataset.errors import ConversationError, InputError, TokscoreError, UsageError
@@ -38,26 +36,6 @@ HOSTILE: tuple[Any, ...] = (
     "\ud800", "\x1b[31m", [], {}, [[]], [None], {"a": 1}, [1, "a"], "float32", "float8_e4m3fn", "llama",
     "LlamaForCausalLM", "../../etc/passwd", "eager", ["full_attention"], {"rope_type": "yarn", "factor": 8},
 )  # fmt: skip
-
-
-class HangError(BaseException):
-    """Past the limit; no handler of Exception takes it."""
-
-
-@contextmanager
-def limited() -> Iterator[None]:
-    def stop(*_: object) -> None:
-        raise HangError
-
-    before = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
-    started = time.process_time()
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
-    assert time.process_time() - started < LIMIT_S
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -132,7 +110,7 @@ def test_mutated_model_folders_are_scored_or_refused(tmp_path: Path) -> None:
         folder = copytree(chance.choice(originals), tmp_path / "fuzzed")
         mutate(folder, chance)
         try:
-            with limited():
+            with limited(LIMIT_S):
                 load_and_score(folder)
             outcomes["scored"] += 1
         except (InputError, UsageError, ConversationError):
@@ -167,7 +145,7 @@ def test_impossible_values_are_named(tmp_path: Path, file: str, change: dict[str
     folder = make("llama", tmp_path)
     value = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
     (folder / file).write_text(json.dumps(value | change))
-    with pytest.raises(InputError, match=found), limited():
+    with pytest.raises(InputError, match=found), limited(LIMIT_S):
         load_and_score(folder)
 
 
