@@ -123,7 +123,9 @@ class SampledRule:
         if not isinstance(printed, slice):
             sampled = _spread(sampled, printed, len(is_printed))
         if sampled.unknown:
-            sampled.mask[np.isin(owners.message_indices, list(sampled.unknown))] = -1
+            # The stop of an answer may be text of the one before it, which it goes on.
+            is_unknown = np.isin(owners.message_indices, list(sampled.unknown)) & (sampled.mask != 1)
+            sampled.mask[is_unknown] = -1
         return sampled
 
     def prompts(self, template: str, *, has_tools: bool) -> Prompts:

@@ -20,9 +20,13 @@ FEW_SHAPES = ("two turns", "greeting", "reasoning, two turns", "newlines", "call
 N_RANDOM_TEMPLATES = 20
 
 
+def check_none_wrong(outcome: Outcome) -> None:
+    assert not outcome.wrong, "\n".join(outcome.wrong)
+
+
 def check(outcome: Outcome) -> None:
     counts = outcome.counts
-    assert not outcome.wrong, "\n".join(outcome.wrong)
+    check_none_wrong(outcome)
     assert counts["right"] > 0.9 * counts["answers"], counts
 
 
@@ -31,6 +35,16 @@ def test_no_mask_is_wrong_on_six_shapes(families: Families) -> None:
     for published, mode in zip(published_templates(families), modes, strict=False):
         sweep(published, {name: ANSWER_SHAPES[name] for name in FEW_SHAPES}, mode, outcome)
     check(outcome)
+
+
+def test_an_answer_keeps_the_stop_that_belongs_to_the_one_it_goes_on(families: Families) -> None:
+    """Templates of Mistral print answers that follow each other as one turn of the first."""
+    outcome = Outcome()
+    for published in published_templates(families):
+        if published.name.startswith("mistral/"):
+            sweep(published, {"two answers": ANSWER_SHAPES["two answers"]}, (False, True), outcome)
+    assert outcome.counts["right"] > 20
+    check_none_wrong(outcome)
 
 
 @pytest.mark.slow
