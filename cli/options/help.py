@@ -11,6 +11,7 @@ from typer.core import TyperCommand
 GROUPS: dict[str, frozenset[str]] = {
     "Input": frozenset(
         {"input_format", "map", "messages", "on", "on_error", "max_tokens", "truncate", "shard"}
+        | {"chunk", "stride", "context"}
     ),
     "Template and tokenizer": frozenset(
         {
@@ -57,6 +58,7 @@ GROUPS: dict[str, frozenset[str]] = {
             "format",
             "wide",
             "details",
+            "summary",
             "html",
             "html_max_mb",
             "dropped",
