@@ -156,7 +156,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     kills: Counter[str] = Counter()
     wrong: list[str] = []
-    n_rows = n_datasets = 0
+    n_rows = n_datasets = n_wrong = 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         cases = make_cases(folder)
@@ -189,6 +189,8 @@ def main() -> None:
             n_rows += sum(len(table) for table in found.values())
             n_datasets += 1
             print(f"{sum(kills.values())} kills, {n_datasets} datasets, {len(wrong)} wrong", file=sys.stderr)
+            print(*wrong[n_wrong:], sep="\n", end="", file=sys.stderr)
+            n_wrong = len(wrong)
             shutil.rmtree(out)
     for kind, n in sorted(kills.items()):
         print(f"{n:>4} {kind}")

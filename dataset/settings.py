@@ -13,6 +13,8 @@ from tokscore.dataset.choices import choose
 from tokscore.dataset.errors import UsageError
 
 _KEY = "setting"
+# Of the integers of tables.
+MAX_INTEGER = 2**63 - 1
 
 
 class Setting(NamedTuple):
@@ -64,6 +66,8 @@ class Definition(NamedTuple):
             raise UsageError(f"`{self.name}` is {value!r}; expected {', '.join(about.choices())}.")
         if about.at_least is not None and not (_is_number(value) and value >= about.at_least):
             raise UsageError(f"`{self.name}` is {value!r}; expected at least {about.at_least}.")
+        if about.at_least is not None and isinstance(value, int) and value > MAX_INTEGER:
+            raise UsageError(f"`{self.name}` is {value}; expected at most {MAX_INTEGER}.")
         if about.above is not None and not (_is_number(value) and value > about.above):
             raise UsageError(f"`{self.name}` is {value!r}; expected a number above {about.above:g}.")
         return value

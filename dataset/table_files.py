@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from tokscore.dataset.errors import InputError
 from tokscore.dataset.schema import COLUMNS, Column
+from tokscore.dataset.tokens import NO_MESSAGE
 
 WRITE_AGAIN = "Write the dataset again."
 _PLAN_KEY = b"tokscore.plan_hash"
@@ -124,16 +125,27 @@ class TableFile:
         """
         names = list(self._columns if columns is None else columns)
         wanted = list(range(self.metadata.num_row_groups) if groups is None else groups)
+        beside = ["message_index"] if "role" in names and "message_index" in self._columns else []
         try:
-            table = self._file.read_row_groups(wanted, columns=names, use_threads=use_threads)
+            table = self._file.read_row_groups(
+                wanted, columns=list(dict.fromkeys([*names, *beside])), use_threads=use_threads
+            )
         except _FAILURES as error:
-            raise self._damaged(names, wanted, error) from error
+            if set(beside) <= set(names):
+                raise self._damaged(names, wanted, error) from error
+            beside = []  # whoever needs it says what is wrong with it
+            try:
+                table = self._file.read_row_groups(wanted, columns=names, use_threads=use_threads)
+            except _FAILURES as found:
+                raise self._damaged(names, wanted, found) from found
         for name in names:
             if self._columns[name].is_added and name not in table.column_names:
                 table = table.append_column(name, pa.nulls(len(table), self._columns[name].dtype))
         for name in names:
             self._check_values(self._columns[name], table)
-        return table
+        if beside:
+            self._check_owners(table, 0 if not wanted else self.group_starts[wanted[0]])
+        return table.drop_columns([name for name in beside if name not in names])
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The row groups one by one; errors as of `read`."""
@@ -192,6 +204,19 @@ class TableFile:
                 values.validate(full=True)
             except _FAILURES as error:
                 raise self._error(f"has no text in column {column.name} ({_text(error)}).") from error
+
+    def _check_owners(self, table: pa.Table, first_row: int) -> None:
+        """A token of a message has its role, and no other token has one."""
+        indices, roles = table["message_index"].to_numpy(), table["role"]
+        is_wrong = roles.is_null().to_numpy() != (indices == NO_MESSAGE)
+        # What it is where it is null, whoever reads it asks.
+        wrong = np.flatnonzero(is_wrong & ~np.isnan(indices))
+        if len(wrong):
+            row = int(wrong[0])
+            raise self._error(
+                f"has role {roles[row].as_py()} and message_index {indices[row]} in row {first_row + row}; "
+                "expected a role where there is a message, and only there."
+            )
 
 
 def _least(values: pa.ChunkedArray) -> int | None:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from tokscore.dataset.errors import InputError
 from tokscore.dataset.table_files import WRITE_AGAIN, TableFile
-from tokscore.dataset.tokens import NO_MESSAGE
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -59,7 +58,7 @@ def row_faults(
     """Rows that are not those of their conversation, and what is wrong with each.
 
     Args:
-        table: Token rows; of `position`, `message_index` and `role`, those that it has are looked at.
+        table: Token rows; of `position` and `message_index`, those that it has are looked at.
         positions: What their positions have to be.
         n_messages: Of the conversation of each row.
     """
@@ -77,15 +76,6 @@ def row_faults(
                     f"{n_messages[row]}, the number of its messages."
                 ),
             )
-        if "role" in table.column_names:
-            is_of_none = table["role"].is_null().to_numpy()
-            for row in np.flatnonzero(is_of_none != (found == NO_MESSAGE)).tolist():
-                role = table["role"][row].as_py()
-                yield (
-                    row,
-                    f"position {positions[row]} has role {role} and message_index {found[row]}; expected a "
-                    "role where there is a message, and only there.",
-                )
 
 
 def faulty_conversations(

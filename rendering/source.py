@@ -109,6 +109,11 @@ class ConversationSource:
         self._records = Records(plan) if records is None else records
         self.renderer = renderer
         self._tools = tools
+        # Made here, so that what cannot be written is refused before anything is rendered or planned.
+        self._recorded: dict[str, Setting] = {
+            "template_kwargs": _sorted_json(dict(renderer.settings.template_kwargs)).decode(),
+            "tools_sha256": None if tools is None else sha256(_sorted_json(tools)).hexdigest(),
+        }
         self.length_limit = LengthLimit.of(renderer.settings)
         self._chunking = Chunking.of(renderer.settings)
         self.inputs: Sequence[InputFile] = plan.inputs
@@ -134,8 +139,7 @@ class ConversationSource:
         asked, tokenizer = self.renderer.settings, self.renderer.tokenizer
         limit = self.length_limit
         settings: dict[str, Setting] = {
-            "template_kwargs": _sorted_json(dict(asked.template_kwargs)).decode(),
-            "tools_sha256": None if self._tools is None else sha256(_sorted_json(self._tools)).hexdigest(),
+            **self._recorded,
             "max_tokens": asked.max_tokens,
             "truncate": None if limit is None else limit.truncate.value,
             "add_generation_prompt": asked.add_generation_prompt,

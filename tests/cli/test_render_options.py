@@ -213,3 +213,29 @@ def test_the_summary_counts_control_tokens_from_content(
     assert "warning: 2 control tokens came from the content of 1 message (tool 2)" in finished.stderr
     by_role = {row["role"]: row["n_control_tokens"] for row in json.loads(finished.stdout)["by_role"]}
     assert by_role == {"user": 0, "assistant": 0, "tool": 2, "(no message)": 0}
+
+
+class TestImpossibleValues:
+    @pytest.mark.parametrize("dry_run", [True, False])
+    def test_half_characters_are_refused_before_the_plan(
+        self, tokscore: Run, tiny_model: Path, write_jsonl: Write, tmp_path: Path, dry_run: bool
+    ) -> None:
+        tools = tmp_path / "tools.json"
+        tools.write_text(r'[{"name": "\ud800"}]')
+        out = ["--dry-run"] if dry_run else ["-o", tmp_path / "out"]
+        for option in (["--template-kwargs", r'{"\ud800": 1}'], ["--tools", tools]):
+            finished = tokscore("render", write_jsonl(SHORT), "-m", tiny_model, *out, *option)
+            assert finished.returncode == 2, finished.stdout
+            assert "half a character" in finished.stderr
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize("option", ["--max-tokens", "--template-characters", "--chunk"])
+    def test_numbers_that_no_table_can_hold_are_refused(
+        self, tokscore: Run, tiny_model: Path, write_jsonl: Write, option: str
+    ) -> None:
+        finished = tokscore(
+            "render", write_jsonl(SHORT), "-m", tiny_model, "--dry-run", option, "1" + "0" * 30
+        )
+        assert finished.returncode == 2, finished.stderr
+        assert f"{option} is 1" in finished.stderr
+        assert "expected at most 9223372036854775807" in finished.stderr

@@ -42,7 +42,7 @@ def test_messages_have_the_tokens_of_their_conversation(root: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "found"),
     [
-        (lambda roles: [None] * len(roles), "position 0 has role None and message_index 0"),
+        (lambda roles: [None] * len(roles), "has role None and message_index 0 in row 0"),
         (lambda roles: [each or "user" for each in roles], "has role user and message_index -1"),
     ],
 )
@@ -58,3 +58,10 @@ def test_tokens_have_a_role_where_they_have_a_message(
     starts = [0, places[0].n_tokens, places[0].n_tokens + places[1].n_tokens]
     with pytest.raises(InputError, match=found):
         rows.read_checked(places, np.array(starts))
+    with pytest.raises(InputError, match=found), dataset.open_part("tokens", 0, encoded=["role"]) as file:
+        file.read(["role"])
+
+
+def test_columns_that_were_not_asked_for_are_not_given(root: Path) -> None:
+    with Dataset(root).open_part("tokens", 0) as file:
+        assert file.read(["role"]).column_names == ["role"]

@@ -6,15 +6,23 @@
 from __future__ import annotations
 
 import copy
+import io
 import os
 import random
 import signal
+import sys
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import cache
+from typing import Any, Self
+
+import typer
+
+from tokscore.cli.app import app
+from tokscore.cli.printing.console import GuardedStream
 
 SEED = int(os.environ.get("TOKSCORE_FUZZ_SEED", "0"))
 _SHARE = float(os.environ.get("TOKSCORE_FUZZ", "0"))
@@ -46,6 +54,33 @@ def limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
     if time.process_time() - started > seconds:  # C code that no signal ends
         raise HangError
+
+
+@cache
+def commands() -> Any:  # Any: typer's own click has no public name
+    """All commands of tokscore, made once: that takes longer than most of them."""
+    return typer.main.get_command(app)
+
+
+class Printed:
+    """What is printed to stdout and stderr while it is entered."""
+
+    stdout = stderr = ""
+
+    def __enter__(self) -> Self:
+        self._before = sys.stdout, sys.stderr
+        self._files = io.BytesIO(), io.BytesIO()
+        sys.stdout, sys.stderr = (
+            GuardedStream(io.TextIOWrapper(file, encoding="utf-8")) for file in self._files
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # The files are closed with the streams.
+        self.stdout, self.stderr = (file.getvalue().decode() for file in self._files)
+        sys.stdout, sys.stderr = self._before
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:

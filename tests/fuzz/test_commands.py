@@ -7,17 +7,14 @@ import json
 import os
 import random
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from tests.fuzz.fuzzing import run_cases
-from tokscore.cli.app import app
-from tokscore.cli.printing.console import GuardedStream, note
+from tests.fuzz.fuzzing import Printed, commands, run_cases
+from tokscore.cli.printing.console import note
 from tokscore.dataset.errors import TokscoreError
 
 EVIL = "a\x1b[31m\x1b]0;x\x07\u202e\x9b\r"
@@ -170,23 +167,14 @@ class Outcome:
     """What a command said, and how it ended."""
 
     def __init__(self, line: list[str]) -> None:
-        streams = io.BytesIO(), io.BytesIO()
-        before = sys.stdout, sys.stderr
-        sys.stdout, sys.stderr = (
-            GuardedStream(io.TextIOWrapper(stream, encoding="utf-8")) for stream in streams
-        )
-        try:
+        with Printed() as printed:
             self.kind = self._run(line)
-            sys.stdout.flush()
-            sys.stderr.flush()
-            self.printed = b"".join(stream.getvalue() for stream in streams)
-        finally:
-            sys.stdout, sys.stderr = before
+        self.printed = printed.stdout + printed.stderr
 
     def _run(self, line: list[str]) -> str:
         """What came of it; whatever `main` would not turn into a message is raised."""
         try:
-            code = app(line, prog_name="tokscore", standalone_mode=False)
+            code = commands()(line, prog_name="tokscore", standalone_mode=False)
         except TokscoreError as error:
             note(f"error: {error}")
             return type(error).__name__
@@ -208,9 +196,8 @@ class Outcome:
         return f"exit code {code or 0}"
 
 
-def raw_controls(printed: bytes) -> set[str]:
+def raw_controls(text: str) -> set[str]:
     """Characters of it that a terminal obeys, but for newlines and the tabs of CSV."""
-    text = printed.decode("utf-8")
     return {each for each in text if each not in "\n\t" and not each.isprintable() and not each.isspace()} | {
         each for each in text if each in "\r\v\f\x85\u2028\u2029"
     }
@@ -228,13 +215,6 @@ def files(tmp_path: Path, tiny_model: Path, tiny_scores: Path) -> Iterator[Files
     os.chdir(before)
 
 
-@pytest.fixture(scope="module")
-def commands() -> dict[str, Any]:
-    """All commands, by name."""
-    found: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    return found
-
-
 def tried(line: list[str]) -> Outcome:
     """The outcome of a command line, which prints nothing raw."""
     try:
@@ -248,20 +228,20 @@ def tried(line: list[str]) -> Outcome:
 
 @pytest.mark.filterwarnings("default")
 def test_no_value_of_an_option_ends_in_a_traceback_or_reaches_the_terminal_raw(
-    files: Files, commands: dict[str, Any]
+    files: Files,
 ) -> None:
     def case(_number: int, chance: random.Random) -> str:
-        return tried(command_line(commands, files, chance)).kind
+        return tried(command_line(commands().commands, files, chance)).kind
 
     outcomes = run_cases(80, 20_000, case, limit_s=60.0)
     assert outcomes["exit code 0"] > sum(outcomes.values()) / 20
 
 
 @pytest.mark.filterwarnings("default")
-def test_every_number_is_taken_or_refused_by_name(files: Files, commands: dict[str, Any]) -> None:
+def test_every_number_is_taken_or_refused_by_name(files: Files) -> None:
     sweep = [
         (name, option.opts[0], value)
-        for name, command in commands.items()
+        for name, command in commands().commands.items()
         for option in command.params
         if option.param_type_name == "option" and (option.metavar in NUMERIC or option.opts[0] == "--seed")
         for value in NUMBERS
@@ -274,7 +254,7 @@ def test_every_number_is_taken_or_refused_by_name(files: Files, commands: dict[s
         companions = [each for each in COMPANIONS.get(flag, ()) if not (name == "diff" and "metric" in each)]
         outcome = tried([name, *good_arguments(name, files, number), *companions, f"{flag}={value}"])
         if outcome.kind != "exit code 0":
-            assert flag in outcome.printed.decode() or value in outcome.printed.decode(), outcome.printed
+            assert flag in outcome.printed or value in outcome.printed, outcome.printed
         return outcome.kind
 
     run_cases(60, len(sweep), case, limit_s=60.0)

@@ -18,11 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from tests.fuzz.fuzzing import run_cases
-from tokscore.cli.app import app
-from tokscore.dataset.errors import ExitCode, InputError
+from tests.fuzz.fuzzing import Printed, commands, run_cases
+from tokscore.dataset.errors import InputError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 IDS = [256, 257, 72, 105, 258]
@@ -79,11 +77,10 @@ def whole(tiny_model: Path, other_tiny_model: Path, tmp_path_factory: pytest.Tem
 
 def call(*arguments: str) -> str:
     """What a command prints to stdout; raises what it raises."""
-    result = CliRunner().invoke(app, list(arguments))
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == ExitCode.DONE, result.output
-    return result.stdout
+    with Printed() as printed:
+        code = commands()(list(arguments), prog_name="tokscore", standalone_mode=False)
+    assert not code, printed.stderr
+    return printed.stdout
 
 
 def run(root: Path, command: tuple[str, ...], model: Path) -> str:
@@ -230,12 +227,12 @@ def cases(
             ways = [change_values] if path.suffix == ".parquet" else [change_bytes]
         # Commands on the dataset that was changed.
         dataset = path.relative_to(root).parts[0]
-        commands = chance.sample([each for each in COMMANDS if dataset in each], 2)
+        chosen = chance.sample([each for each in COMMANDS if dataset in each], 2)
         way = chance.choices(ways, weights=[4, 4, 1][: len(ways)])[0]
         outcomes = []
         try:
             way(path, chance)
-            for command in commands:
+            for command in chosen:
                 try:
                     found = run(root, command, model)
                 except InputError:

@@ -41,6 +41,8 @@ SCORED = frozenset(
 )
 LENGTHS = (40, 3, 17, 33, 40, 8)
 ATOL = 1e-3
+# vLLM keeps the parameters of this activation in bfloat16, whatever the dtype of the model.
+VLLM_ATOL = {"apertus": 5e-3}
 
 
 def make_or_skip(model_type: str, path: Path) -> None:
@@ -116,12 +118,18 @@ VLLM_TYPES = os.environ.get("TOKSCORE_SWEEP_VLLM", "llama,qwen2,qwen3,gemma2,gra
 def test_vllm_agrees_or_refuses(model_type: str, tmp_path: Path) -> None:
     path = tmp_path / model_type
     make_or_skip(model_type, path)
-    plain = plain_logprobs(path)
+    # First: vLLM changes classes of transformers. Where transformers fails as well, vLLM has to refuse.
+    plain, failure = None, None
+    try:
+        plain = plain_logprobs(path)
+    except Exception as error:  # noqa: BLE001 (whatever a model that does not fit together raises)
+        failure = error
     try:
         together, alone = score("vllm", path)
     except TokscoreError as error:
         check_refusal(model_type, error)
         return
+    assert plain is not None, f"scored, though transformers cannot: {failure!r}"
     for one, other, expected in zip(together, alone, plain, strict=True):
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=ATOL)
-        np.testing.assert_allclose(one.logprobs, expected, atol=ATOL)
+        np.testing.assert_allclose(one.logprobs, expected, atol=VLLM_ATOL.get(model_type, ATOL))

@@ -13,8 +13,9 @@ MAX_PARAMETERS = 30_000_000
 # Sizes by the names that configurations have for them, where a configuration has that name.
 _SIZES: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
-    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "embed_dim", "embedding_size", "dim"), 64),
-    **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner", "d_ff", "d_inner", "ffn_hidden_size"), 96),
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "embed_dim", "embedding_size", "dim"), 128),
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner", "d_ff", "d_inner"), 96),
+    "ffn_hidden_size": 512,  # vLLM's Falcon takes it to be four times the width
     **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", "moe_intermediate_size"), 96),
     **dict.fromkeys(("shared_expert_intermediate_size", "intermediate_size_mlp"), 96),
     **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 2),
@@ -22,7 +23,8 @@ _SIZES: dict[str, Any] = {
     **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), 4),
     **dict.fromkeys(("decoder_attention_heads", "encoder_attention_heads"), 4),
     **dict.fromkeys(("num_key_value_heads", "n_kv_heads", "multi_query_group_num"), 2),
-    **dict.fromkeys(("head_dim", "kv_channels"), 16),
+    # vLLM's attention on a CPU takes no smaller heads.
+    **dict.fromkeys(("head_dim", "kv_channels"), 32),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4),
     **dict.fromkeys(("num_experts_per_tok", "moe_k", "moe_topk", "num_experts_per_token"), 2),
     **dict.fromkeys(("n_group", "topk_group", "n_shared_experts", "num_shared_experts"), 1),
