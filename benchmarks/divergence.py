@@ -32,10 +32,11 @@ from numpy.typing import NDArray
 
 from tokscore.analytics import TopK, diff_report, stats_report, topk_limits
 from tokscore.analytics.comparison.compare import SCORE_COLUMNS
+from tokscore.dataset.claims.commit import part_name
 from tokscore.dataset.manifest import Manifest, ModelIdentity, Part, TokenizerIdentity
 from tokscore.dataset.schema import ROW_GROUP_ROWS, DatasetKind
 from tokscore.dataset.tokens import ConversationRow, MessageFacts, RenderedConversation, RenderedTokens
-from tokscore.dataset.writing import PartWriter, part_name
+from tokscore.dataset.writing import PartWriter
 from tokscore.scoring.columns import ScoredTokens, score_columns
 from tokscore.scoring.engines.contract import SequenceScores
 

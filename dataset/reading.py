@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tokscore.dataset.claims.commit import part_name
 from tokscore.dataset.errors import InputError
 from tokscore.dataset.files import PathName, path_name
 from tokscore.dataset.manifest import read_manifest
@@ -21,7 +22,6 @@ from tokscore.dataset.schema import VOCABULARY, DatasetKind
 from tokscore.dataset.table_files import CHECKSUMS, WRITE_AGAIN, TableFile, check_checksums
 from tokscore.dataset.token_rows import ENCODED, Place, TokenRows, conversation_name
 from tokscore.dataset.tokens import ConversationRow, FailedConversation, MessageFacts, RenderedConversation
-from tokscore.dataset.writing import part_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,20 +9,15 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokscore.dataset.claims.claiming import clear
+from tokscore.dataset.claims.commit import finished_names, part_name
 from tokscore.dataset.errors import InputError, UsageError
 from tokscore.dataset.files import check_is_text
 from tokscore.dataset.manifest import MANIFEST_NAME, Manifest, Setting, read_manifest
 from tokscore.dataset.reading import VOCABULARY_CHECKSUM, VOCABULARY_NAME, read_failures
 from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.table_files import CHECKSUMS, Footer, TableFile, checksums
-from tokscore.dataset.writing import (
-    is_temporary,
-    part_name,
-    remove_abandoned,
-    sync_rename,
-    temporary_name,
-    write_file,
-)
+from tokscore.dataset.writing import is_temporary, remove_abandoned, sync_rename, temporary_name, write_file
 
 
 def prepare_output(root: Path, manifest: Manifest, vocabulary: Callable[[], pa.Table]) -> set[int]:
@@ -119,6 +114,20 @@ def record_engine_details(
         for name in sorted({*earlier, *details} - {*but})
         if earlier.get(name) != details.get(name)
     ]
+
+
+def forget_claims(root: Path, manifest: Manifest) -> int:
+    """Remove what runs leave in claims/ where all parts are done; returns how many are not."""
+    indices = {part.index for part in manifest.parts}
+    missing = indices - finished_names(root, manifest.kind.value, indices)
+    if not missing:
+        clear(root, missing)
+    return len(missing)
+
+
+def finished_elsewhere(part: int) -> str:
+    """What a user is told of a part that two processes wrote."""
+    return f"part {part} was finished by another process meanwhile; what this one made of it was dropped."
 
 
 def forget_parts(root: Path, manifest: Manifest) -> None:

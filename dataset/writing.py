@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +13,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokscore.dataset.claims.commit import committing, part_name
+from tokscore.dataset.claims.processes import is_running, this_host
 from tokscore.dataset.manifest import Manifest
 from tokscore.dataset.rows import make_tables
 from tokscore.dataset.schema import COLUMNS, ROW_GROUP_ROWS, SCHEMAS
@@ -28,29 +27,9 @@ ScoreColumns = Callable[[Sequence[Any]], Mapping[str, pa.ChunkedArray]]
 ERROR_FIELDS = ("conversation_id", "source_file", "source_line", "path", "reason")
 
 
-def part_name(index: int, suffix: str = "parquet") -> str:
-    """File name of one part of a table."""
-    return f"part-{index:05d}.{suffix}"
-
-
-@cache
-def _host() -> str:
-    """The host, and which processes a process id is one of: containers may share the name of a host.
-
-    Source:
-        proc(5): the boot id is new whenever a kernel starts; namespaces(7): processes whose /proc/PID/ns/pid
-        is the same inode are in the same namespace of process ids.
-    """
-    places = [socket.gethostname()]
-    with suppress(OSError):  # only Linux has both
-        places += [Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()]
-        places += [str(Path("/proc/self/ns/pid").stat().st_ino)]
-    return "-".join(places)
-
-
 def temporary_name(path: Path) -> Path:
     """Where a file is written before it is renamed: hidden, and named after host and process."""
-    return path.with_name(f".{path.name}.{_host()}.{os.getpid()}.tmp")
+    return path.with_name(f".{path.name}.{this_host()}.{os.getpid()}.tmp")
 
 
 def is_temporary(path: Path) -> bool:
@@ -65,18 +44,8 @@ def remove_abandoned(root: Path) -> None:
     """
     for path in [*root.glob(".*.tmp"), *root.glob("*/.*.tmp")]:
         host, _, process = path.name.removesuffix(".tmp").rpartition(".")
-        if host.endswith(f".{_host()}") and process.isdigit() and not _is_running(int(process)):
+        if host.endswith(f".{this_host()}") and process.isdigit() and not is_running(int(process)):
             path.unlink(missing_ok=True)
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def sync_rename(temporary: Path, final: Path) -> None:
@@ -173,6 +142,7 @@ class PartWriter:
         """
         metadata = manifest.parquet_metadata()
         self._score_columns = score_columns
+        self._root = root
         self._index = index
         self._kind = manifest.kind
         self._errors_path = root / "errors" / part_name(index, "jsonl")
@@ -264,19 +234,32 @@ class PartWriter:
         """Add key-value metadata to the token table."""
         self._tokens.describe(metadata)
 
-    def finish(self) -> None:
-        """Flush and rename all files; the token table, last, marks the part done."""
+    def finish(self) -> bool:
+        """Flush and rename all files; the token table, last, marks the part done.
+
+        Returns:
+            False where another process finished the part meanwhile: its files stay, and these are dropped.
+        """
         self._flush()
         self._settle()
         lines = b"".join(_failure_line(failure) for failure in self._failures)
         for path in (self._errors_path, self._checksums_path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(self._errors_path, lines)
-        closed = {table.path.parent.name: table.close() for table in self._tables}
-        write_file(self._checksums_path, checksums({"errors": self._errors_path, **closed}))
-        for table in self._tables:
-            table.rename()
-        self._finished = True
+        errors = temporary_name(self._errors_path)
+        errors.write_bytes(lines)
+        try:
+            closed = {table.path.parent.name: table.close() for table in self._tables}
+            sums = checksums({"errors": errors, **closed})
+            with committing(self._root, self._kind.value, self._index) as is_first:
+                if is_first:
+                    sync_rename(errors, self._errors_path)
+                    write_file(self._checksums_path, sums)
+                    for table in self._tables:
+                        table.rename()
+                    self._finished = True
+        finally:
+            errors.unlink(missing_ok=True)
+        return self._finished
 
 
 def _failure_line(failure: FailedConversation) -> bytes:

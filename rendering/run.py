@@ -15,6 +15,7 @@ from tokscore.dataset.manifest import Manifest, Part, made_by, read_manifest
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.resuming import (
     check_some_succeeded,
+    forget_claims,
     forget_parts,
     prepare_output,
     record_tokenizer_details,
@@ -159,6 +160,7 @@ def render_source(
         done, parts = set(), manifest.parts
         total = _write(PartJob(source, out, manifest, on_error), parts, workers, progress)
     check_some_succeeded(out, [part.index for part in manifest.parts], "rendered")
+    forget_claims(out, manifest)
     return RenderSummary(
         total.n_conversations,
         total.n_tokens,

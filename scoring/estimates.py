@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from tokscore.dataset.claims.commit import part_name
 from tokscore.dataset.schema import SCORES, DatasetKind
 from tokscore.dataset.table_files import TableFile
-from tokscore.dataset.writing import part_name
 
 # Key of the Parquet metadata of a part; the engine's rate while it was written.
 RATE_KEY = "tokscore.tokens_per_s"

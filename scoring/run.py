@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 
 from tokscore.dataset.choices import OnError, choose
+from tokscore.dataset.claims.commit import part_name
 from tokscore.dataset.errors import ConversationError, EngineError
 from tokscore.dataset.manifest import Manifest, Setting
 from tokscore.dataset.resuming import (
     check_some_succeeded,
-    finished_parts,
+    finished_elsewhere,
+    forget_claims,
     prepare_output,
     record_engine_details,
     record_tokenizer_details,
 )
 from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.tokens import FailedConversation, RenderedConversation
-from tokscore.dataset.writing import PartWriter, part_name
+from tokscore.dataset.writing import PartWriter
 from tokscore.rendering.workers import choose_library
 from tokscore.scoring import dedupe
 from tokscore.scoring.columns import ScoredTokens, score_columns
@@ -147,10 +149,12 @@ def score(
                             progress(run.n_done, plan.n_tokens)
                         with run.writing_clock:
                             writer.describe(run.part_metadata())
-                            writer.finish()
+                            if not writer.finish():
+                                tell(finished_elsewhere(part.index))
             finally:
                 run.close()
     check_some_succeeded(out, [part.index for part in mine], "scored")
+    n_missing = forget_claims(out, manifest)
     elapsed_s = perf_counter() - started
     engine_s = run.engine_s
     return ScoreSummary(
@@ -159,7 +163,7 @@ def score(
         n_failed=run.n_failed,
         n_parts_skipped=len(mine) - len(parts),
         n_parts=len(mine),
-        n_parts_missing=len(manifest.parts) - len(finished_parts(out, manifest)),
+        n_parts_missing=n_missing,
         n_scored=run.n_scored,
         n_engine_tokens=run.n_engine_tokens,
         load_s=run.load_s,

@@ -14,9 +14,10 @@ from tokscore.analytics.comparison.pairing import PairBatch
 from tokscore.analytics.divergence.measures import outside
 from tokscore.analytics.divergence.topk import FloatArray
 from tokscore.analytics.exact.columns import ATTRIBUTION, exact_columns, exact_measures, exact_schema
+from tokscore.dataset.claims.commit import part_name
 from tokscore.dataset.errors import InputError
 from tokscore.dataset.table_files import TableFile
-from tokscore.dataset.writing import part_name, remove_abandoned, write_file
+from tokscore.dataset.writing import remove_abandoned, write_file
 
 _AGAIN = "Delete it and run again."
 

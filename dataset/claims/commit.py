@@ -1,0 +1,64 @@
+"""The moment in which a part becomes visible: of two processes that wrote one part, one puts it in place."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+LOCK = "claims/lock"
+# A file system that has no locks: then two processes may put the same part in place in the same milliseconds.
+_NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+
+
+def part_name(index: int, suffix: str = "parquet") -> str:
+    """File name of one part of a table."""
+    return f"part-{index:05d}.{suffix}"
+
+
+def finished_names(root: Path, table: str, parts: Collection[int]) -> set[int]:
+    """Those of the parts whose `table`, which is renamed last, is in place; from its name alone."""
+    folder = root / table
+    if len(parts) == 1:
+        return {part for part in parts if (folder / part_name(part)).exists()}
+    try:
+        names = {path.name for path in folder.iterdir()}
+    except FileNotFoundError:
+        return set()
+    return {part for part in parts if part_name(part) in names}
+
+
+@contextmanager
+def committing(root: Path, table: str, part: int) -> Iterator[bool]:
+    """Puts a part in place while no other process does; False where it is in place already.
+
+    The lock is the system's, on one byte a part of `claims/lock`: it goes with the process that holds it, and
+    a process that is stopped while it holds it keeps others from the same part only.
+
+    Source:
+        fcntl(2), advisory record locking; over NFS by its lock manager.
+    """
+    with _open(root / LOCK) as file:
+        _lock(file.fileno(), part)
+        yield part not in finished_names(root, table, [part])
+
+
+def _open(path: Path) -> BinaryIO:
+    while True:
+        path.parent.mkdir(exist_ok=True)
+        with suppress(FileNotFoundError):  # a process that finds all parts done removes the folder
+            return path.open("ab")
+
+
+def _lock(file: int, part: int) -> None:
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, part)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
