@@ -174,9 +174,15 @@ def _note_summary(summary: ScoreSummary) -> None:
         return
     rate = summary.n_engine_tokens / max(summary.engine_s, 1e-9)
     note(
-        f"{counted(summary.n_tokens, 'token')}, {summary.n_scored:,} with scores; the engine read "
-        f"{summary.n_engine_tokens:,} of them in {summary.engine_s:.1f} s ({rate:,.0f} tokens/s)."
+        f"{counted(summary.n_tokens, 'token')}, {summary.n_scored:,} with scores; of {summary.n_logical:,} "
+        f"logical and {summary.n_unique:,} unique tokens the engine computed {summary.n_engine_tokens:,} in "
+        f"{summary.engine_s:.1f} s ({rate:,.0f} tokens/s)."
     )
+    if summary.n_rescored:
+        note(
+            f"{counted(summary.n_rescored, 'sequence')} found more in the cache than was planned and "
+            "were scored again without it."
+        )
     note(
         f"{summary.load_s:.1f} s to load the engine, {summary.other_s:.1f} s outside it, "
         f"of which {summary.write_s:.1f} s writing."

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # Sequences are compared with each other inside windows of this many tokens.
-WINDOW_TOKENS = 131_072
+WINDOW_TOKENS = 262_144
 
 
 class SharedSequence(NamedTuple):
@@ -54,21 +54,32 @@ class SharedSequence(NamedTuple):
 
 def share_sequences(
     sequences: Sequence[TokenSequence], switch_length: int | None = None
-) -> list[SharedSequence]:
+) -> list[list[SharedSequence]]:
     """The fewest sequences that hold the rows of all, in the order of the longest of each.
 
     The rows of a sequence do not depend on what follows it, so that a beginning needs no pass of its own.
 
     Args:
         sequences: Whose rows are wanted.
-        switch_length: Tokens of longer sequences have other positions in the model, so that shorter ones take
-            no rows from them.
+        switch_length: Tokens of longer sequences have other positions in the model.
+
+    Returns:
+        Groups that have nothing to do with each other: up to that length, and longer ones.
     """
+    return [_share(group) for group in by_length(sequences, switch_length)]
+
+
+def by_length(
+    sequences: Sequence[TokenSequence], switch_length: int | None
+) -> tuple[list[TokenSequence], ...]:
+    """The sequences in the groups in which they can have rows in common."""
     if switch_length is None:
-        return _share(sequences)
+        return (list(sequences),)
     is_long = [len(sequence.token_ids) > switch_length for sequence in sequences]
-    short = _share([each for each, long in zip(sequences, is_long, strict=True) if not long])
-    return short + _share([each for each, long in zip(sequences, is_long, strict=True) if long])
+    return (
+        [each for each, long in zip(sequences, is_long, strict=True) if not long],
+        [each for each, long in zip(sequences, is_long, strict=True) if long],
+    )
 
 
 def _share(sequences: Sequence[TokenSequence]) -> list[SharedSequence]:

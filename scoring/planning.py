@@ -11,10 +11,15 @@ from tokscore.dataset.choices import OnError
 from tokscore.dataset.tokens import TEXT_SOURCE, FailedConversation, RenderedConversation
 from tokscore.rendering.recorded_ids.attribute import MEDIA_STATUS
 from tokscore.rendering.workers import PARTS_PER_WORKER, on_processes
+from tokscore.scoring.dedupe import WINDOW_TOKENS
+from tokscore.scoring.segments import TokenCounts, token_counts
 from tokscore.scoring.spool import blocks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from tokscore.dataset.manifest import Part
     from tokscore.rendering.source import TokenSource
@@ -26,6 +31,10 @@ if TYPE_CHECKING:
     Reading = Callable[[int, int], None]
 
 
+# Less is not worth what it costs to keep and to find again.
+LEAST_SAVING = 0.05
+
+
 class RunPlan(NamedTuple):
     """Counts over the parts that are still to be scored.
 
@@ -34,12 +43,21 @@ class RunPlan(NamedTuple):
         n_for_engine: Those of them with a token to be scored.
         n_tokens: Tokens of the sequences for the engine.
         longest: Tokens of the longest of these.
+        n_whole: Tokens of those of them that are neither equal to another near it nor its beginning.
+        n_unique: Tokens of all segments of them, so many would have to be computed.
     """
 
     n_sequences: int
     n_for_engine: int
     n_tokens: int
     longest: int
+    n_whole: int = 0
+    n_unique: int = 0
+
+    @property
+    def saves(self) -> float:
+        """The part of the tokens that need not be computed where sequences share what they have in common."""
+        return 1 - self.n_unique / self.n_whole if self.n_whole else 0.0
 
     def plus(self, other: RunPlan) -> RunPlan:
         """The counts of both together."""
@@ -48,6 +66,8 @@ class RunPlan(NamedTuple):
             self.n_for_engine + other.n_for_engine,
             self.n_tokens + other.n_tokens,
             max(self.longest, other.longest),
+            self.n_whole + other.n_whole,
+            self.n_unique + other.n_unique,
         )
 
 
@@ -95,6 +115,7 @@ class ReadJob:
         """
         n_sequences = n_for_engine = n_tokens = longest = n_records = n_read = 0
         last: str | None = None
+        counter = _Counter(self.spec.model.switch_length)
         doubts = None if self.source.text_ids is None else self.source.text_ids.doubts()
 
         def admitted() -> Iterator[Item]:
@@ -111,13 +132,15 @@ class ReadJob:
                         n_for_engine += 1
                         n_tokens += len(kept.tokens)
                         longest = max(longest, len(kept.tokens))
+                        counter.add(kept.tokens.token_ids)
                 elif self.on_error is OnError.FAIL and not kept.is_known:
                     raise kept.error()
                 yield kept
 
         blocks = list(blocks_of(admitted()))
         doubt = None if doubts is None else doubts()
-        plan = RunPlan(n_sequences, n_for_engine, n_tokens, longest)
+        counts = counter.finish()
+        plan = RunPlan(n_sequences, n_for_engine, n_tokens, longest, counts.n_whole, counts.n_unique)
         return PartReading(plan, n_records, n_read, blocks, doubt)
 
     def _admitted(self, item: Item) -> tuple[str, int, Item]:
@@ -125,6 +148,31 @@ class ReadJob:
         if isinstance(item, FailedConversation):
             return item.conversation_id, 0, item
         return item.row.conversation_id, len(item.tokens), admit(item, self.spec, self.max_length)
+
+
+class _Counter:
+    """Counts the tokens that sequences have in common, in the windows in which they can share."""
+
+    def __init__(self, switch_length: int | None) -> None:
+        self._switch_length = switch_length
+        self._counts = TokenCounts(0, 0, 0)
+        self._waiting: list[NDArray[np.int32]] = []
+        self._n_waiting = 0
+
+    def add(self, token_ids: NDArray[np.int32]) -> None:
+        if self._waiting and self._n_waiting + len(token_ids) > WINDOW_TOKENS:
+            self.finish()
+        self._waiting.append(token_ids)
+        self._n_waiting += len(token_ids)
+
+    def finish(self) -> TokenCounts:
+        """The counts of all so far."""
+        limit = self._switch_length
+        for is_long in (False, True):
+            group = [ids for ids in self._waiting if (limit is not None and len(ids) > limit) == is_long]
+            self._counts = self._counts.plus(token_counts(group))
+        self._waiting, self._n_waiting = [], 0
+        return self._counts
 
 
 def plan_run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
@@ -32,8 +33,10 @@ from tokscore.scoring.columns import ScoredTokens, score_columns
 from tokscore.scoring.engines.contract import SequenceScores, TokenSequence, windows
 from tokscore.scoring.engines.retries import CHANCE, EngineFailure, RetryingEngine
 from tokscore.scoring.engines.row_checks import check_scores
+from tokscore.scoring.engines.settings import Sharing
 from tokscore.scoring.estimates import RATE_KEY
-from tokscore.scoring.planning import ReadJob, RunPlan, failure, plan_run
+from tokscore.scoring.planning import LEAST_SAVING, ReadJob, RunPlan, failure, plan_run
+from tokscore.scoring.segments import SegmentPlan
 from tokscore.scoring.selection import EVERY_TOKEN, Selection
 from tokscore.scoring.shards import WHOLE, Shard
 from tokscore.scoring.spool import Spool
@@ -64,8 +67,11 @@ class ScoreSummary(NamedTuple):
         n_parts: Parts of this shard; all where the run is not divided.
         n_parts_missing: Parts of other shards that are not there yet.
         n_scored: Of the tokens written now, those with scores.
-        n_engine_tokens: Tokens that the engine read for them; fewer than written where sequences are equal
-            or begin alike.
+        n_engine_tokens: Tokens that the engine computed for them; fewer than written where sequences are
+            equal or begin alike.
+        n_logical: Tokens of the conversations that were for the engine.
+        n_unique: Of these, those that had to be computed at least.
+        n_rescored: Sequences that the engine scored again, since what they share was not there as planned.
         load_s: Seconds that the engine took to start.
         engine_s: Seconds inside the engine after that.
         other_s: Seconds outside: reading or rendering, planning, and writing.
@@ -80,6 +86,9 @@ class ScoreSummary(NamedTuple):
     n_parts_missing: int
     n_scored: int
     n_engine_tokens: int
+    n_logical: int
+    n_unique: int
+    n_rescored: int
     load_s: float
     engine_s: float
     other_s: float
@@ -166,6 +175,9 @@ def score(
         n_parts_missing=n_missing,
         n_scored=run.n_scored,
         n_engine_tokens=run.n_engine_tokens,
+        n_logical=run.n_logical,
+        n_unique=run.n_unique,
+        n_rescored=run.n_rescored,
         load_s=run.load_s,
         engine_s=engine_s,
         other_s=elapsed_s - engine_s - run.load_s,
@@ -248,7 +260,7 @@ class _Run:
         self._selection = selection
         self._on_error = on_error
         self._engine: RetryingEngine | None = None
-        self.n_done = self.n_engine_tokens = 0
+        self.n_done = self.n_logical = self.n_unique = 0
         self.n_conversations = self.n_tokens = self.n_failed = self.n_scored = 0
         self.reading_clock, self.engine_clock, self.writing_clock = _Clock(), _Clock(), _Clock()
         self.load_s = 0.0
@@ -258,6 +270,16 @@ class _Run:
     def engine_s(self) -> float:
         # The engine draws what is read.
         return self.engine_clock.elapsed_s - self.reading_clock.elapsed_s
+
+    @property
+    def n_engine_tokens(self) -> int:
+        """Tokens that the engine computed after its start."""
+        return 0 if self._engine is None else self._engine.n_computed
+
+    @property
+    def n_rescored(self) -> int:
+        """Sequences that the engine scored again."""
+        return 0 if self._engine is None else self._engine.n_rescored
 
     def part_metadata(self) -> dict[str, str]:
         """The engine's rate since the last call, where it had something to do."""
@@ -271,7 +293,14 @@ class _Run:
         if not plan.n_for_engine:
             return manifest
         started = perf_counter()
-        self._engine = RetryingEngine(self._spec, plan.longest, tell)
+        self.n_logical, self.n_unique = plan.n_tokens, plan.n_unique
+        shares = self._spec.settings.sharing is Sharing.AUTO and plan.saves > LEAST_SAVING
+        if plan.n_tokens > plan.n_unique:
+            tell(
+                f"plan: {plan.n_tokens:,} tokens, {plan.n_unique:,} unique: what is shared "
+                + ("is computed once." if shares else "is computed for every sequence.")
+            )
+        self._engine = RetryingEngine(replace(self._spec, shares=shares), plan.longest, tell)
         self.load_s = perf_counter() - started
         details = dict(self._engine.details)
         if details:
@@ -296,6 +325,7 @@ class _Run:
         """Write one part in input order; yields whenever the engine is done with a sequence."""
         waiting: deque[_Waiting] = deque()
         shared: dict[int, dedupe.SharedSequence] = {}
+        plans: dict[int, SegmentPlan] = {}
         outcomes: dict[int, Outcome] = {}
 
         def sequences() -> Iterator[TokenSequence]:
@@ -310,17 +340,31 @@ class _Run:
                     yield sequence
 
         def for_engine() -> Iterator[TokenSequence]:
+            shares = self._engine is not None and self._engine.shares
             for window in windows(sequences(), dedupe.WINDOW_TOKENS):
-                for each in dedupe.share_sequences(window, self._spec.model.switch_length):
-                    shared[each.sequence.key] = each
-                    yield each.sequence
+                for group in dedupe.share_sequences(window, self._spec.model.switch_length):
+                    shared.update((each.sequence.key, each) for each in group)
+                    plan = SegmentPlan([each.sequence for each in group], shares=shares)
+                    for sequence in plan.sequences:
+                        plans[sequence.key] = plan
+                        yield sequence
 
-        for key, outcome in self.engine_clock.timed(self._score(self.reading_clock.timed(for_engine()))):
+        def finished(key: int, outcome: Outcome) -> None:
             each = shared.pop(key)
-            self.n_engine_tokens += len(each.sequence.token_ids)
             for member in each.members:
                 self.n_done += len(member.token_ids)
                 outcomes[member.key] = self._outcome_of(member, each, outcome)
+
+        for key, outcome in self.engine_clock.timed(self._score(self.reading_clock.timed(for_engine()))):
+            plan = plans.pop(key)
+            if isinstance(outcome, SequenceScores):
+                for complete, rows in plan.add(key, outcome):
+                    finished(complete, rows)
+            elif key in shared:
+                finished(key, outcome)
+                # Its branches lack rows of it. The engine does nothing else now, so they are scored alone.
+                for sequence in plan.fail(key):
+                    finished(sequence.key, self._alone(sequence))
             with self.writing_clock:
                 while waiting and _is_ready(waiting[0], outcomes):
                     self._write(waiting.popleft(), outcomes, writer)
@@ -340,6 +384,10 @@ class _Run:
                 raise AssertionError("planning found nothing for the engine")
             return
         yield from self._engine.score(sequences)
+
+    def _alone(self, sequence: TokenSequence) -> Outcome:
+        assert self._engine is not None
+        return self._engine.score_alone(sequence) or EngineFailure("it returned nothing for it")
 
     def _outcome_of(self, member: TokenSequence, each: dedupe.SharedSequence, outcome: Outcome) -> Outcome:
         if isinstance(outcome, SequenceScores):

@@ -40,6 +40,7 @@ GROUPS: dict[str, frozenset[str]] = {
             "pipeline_parallel_size",
             "quantization",
             "batch_tokens",
+            "sharing",
             "engine_arg",
             "max_length",
             "exact",

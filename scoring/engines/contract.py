@@ -16,6 +16,19 @@ if TYPE_CHECKING:
     from tokscore.dataset.manifest import ModelIdentity, Setting
 
 
+class OtherIds(NamedTuple):
+    """Ids to be scored beside a sequence's own tokens: how its branches go on.
+
+    Attributes:
+        positions: int64 [ids], ascending, each with a token behind it: the id is scored given the tokens up
+            to and including that position.
+        token_ids: int32 [ids].
+    """
+
+    positions: NDArray[np.int64]
+    token_ids: NDArray[np.int32]
+
+
 class TokenSequence(NamedTuple):
     """One sequence to score.
 
@@ -24,28 +37,52 @@ class TokenSequence(NamedTuple):
         token_ids: int32 [n], at least one.
         wanted: bool [n-1], whether token t+1 is to be scored; None where all are. Engines may save the
             work of the others.
+        others: Other ids to be scored at positions of this sequence.
+        trunk: Key of an earlier sequence that begins with the same `n_shared` tokens; an engine may keep what
+            it computed for them. No row lies before position `n_shared`.
+        n_shared: Tokens in common with the trunk.
+        n_for_branches: Tokens at the beginning that later sequences share.
     """
 
     key: int
     token_ids: NDArray[np.int32]
     wanted: NDArray[np.bool_] | None = None
+    others: OtherIds | None = None
+    trunk: int | None = None
+    n_shared: int = 0
+    n_for_branches: int = 0
 
     @property
     def n_rows(self) -> int:
         """Rows that its scores must have."""
+        n_others = 0 if self.others is None else len(self.others.positions)
         if self.wanted is None:
-            return len(self.token_ids) - 1
-        return int(np.count_nonzero(self.wanted))
+            return len(self.token_ids) - 1 + n_others
+        return int(np.count_nonzero(self.wanted)) + n_others
+
+    def positions(self) -> NDArray[np.int64]:
+        """The position whose logits each row is about, int64 [n_rows], ascending."""
+        n = len(self.token_ids) - 1
+        own = np.arange(n) if self.wanted is None else np.flatnonzero(self.wanted)
+        if self.others is None:
+            return own
+        return np.sort(np.concatenate([own, self.others.positions]))
 
     def targets(self) -> NDArray[np.int32]:
-        """The tokens to be scored, int32 [n_rows]."""
+        """The ids to be scored, int32 [n_rows]: at each position its own token, then the others."""
         following = self.token_ids[1:]
-        return following if self.wanted is None else following[self.wanted]
+        own = following if self.wanted is None else following[self.wanted]
+        if self.others is None:
+            return own
+        places = np.arange(len(following)) if self.wanted is None else np.flatnonzero(self.wanted)
+        order = np.argsort(np.concatenate([places, self.others.positions]), kind="stable")
+        targets: NDArray[np.int32] = np.concatenate([own, self.others.token_ids])[order]
+        return targets
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceScores:
-    """Scores of a sequence: a row per wanted token, in order, given all tokens before it.
+    """Scores of a sequence: a row per wanted token and other id, in order, given all tokens before it.
 
     Where every token of n is wanted, row t is about token t+1 given tokens 0 to t.
 
@@ -77,6 +114,9 @@ class Engine(Protocol):
         vocab_size: Width of the logits.
         details: How it scores here, for the user and the manifest: names and values that change neither
             what is asked for nor, beyond the noise floor, the numbers.
+        shares: Whether it computes what sequences have in common with their trunk once.
+        n_computed: Tokens that its model has computed so far for sequences, those of its own checks included.
+        n_rescored: Sequences that were scored again since what they share was not there as planned.
     """
 
     @property
@@ -91,10 +131,20 @@ class Engine(Protocol):
     @property
     def details(self) -> Mapping[str, Setting]: ...  # noqa: D102
 
+    @property
+    def shares(self) -> bool: ...  # noqa: D102
+
+    @property
+    def n_computed(self) -> int: ...  # noqa: D102
+
+    @property
+    def n_rescored(self) -> int: ...  # noqa: D102
+
     def score(self, sequences: Iterable[TokenSequence]) -> Iterator[tuple[int, SequenceScores]]:
         """Key and scores of every sequence, in any order.
 
-        The sequences are drawn a window at a time, so that memory does not grow with their number.
+        The sequences are drawn a window at a time, so that memory does not grow with their number. A sequence
+        with a trunk may come without it; it is a sequence like others then.
 
         Raises:
             EngineError: The engine failed; no sequence is to blame.
@@ -107,15 +157,19 @@ class Engine(Protocol):
 
 
 def windows(sequences: Iterable[TokenSequence], max_tokens: int) -> Iterator[list[TokenSequence]]:
-    """The sequences in order, in lists of at most `max_tokens` tokens (or a single longer sequence)."""
+    """The sequences in order, in lists of about `max_tokens` tokens.
+
+    A list is longer where a single sequence is, or a trunk with its branches, which stay together.
+    """
     window: list[TokenSequence] = []
     n_tokens = 0
     for sequence in sequences:
-        if window and n_tokens + len(sequence.token_ids) > max_tokens:
+        n_new = len(sequence.token_ids) - sequence.n_shared
+        if window and n_tokens + n_new > max_tokens and sequence.trunk is None:
             yield window
             window, n_tokens = [], 0
         window.append(sequence)
-        n_tokens += len(sequence.token_ids)
+        n_tokens += n_new
     if window:
         yield window
 

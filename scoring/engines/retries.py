@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Sequences that fail alone, one after the other, before the engine is taken to be broken.
 MAX_FAILURES = 8
 # Details that differ from one start to the next without a reason.
-CHANCE = {"self_test_max_difference", "transformers_max_difference"}
+CHANCE = {"sharing", "self_test_max_difference", "transformers_max_difference"}
 
 
 class EngineFailure(NamedTuple):
@@ -49,10 +49,37 @@ class RetryingEngine:
         self._n_failures = 0
         self._engine: Engine | None = spec.start(longest)
         self.details: Mapping[str, Setting] = getattr(self._engine, "details", {})
+        # Of the engine as it started, and of engines before it.
+        self._at_start, self._ended = self._counts(), (0, 0)
+
+    @property
+    def shares(self) -> bool:
+        """Whether the engine computes once what sequences have in common with their trunk."""
+        return self._engine is not None and getattr(self._engine, "shares", False)
+
+    @property
+    def n_computed(self) -> int:
+        """Tokens that were computed for sequences; those of checks at the start are left out."""
+        return self._ended[0] + self._counts()[0] - self._at_start[0]
+
+    @property
+    def n_rescored(self) -> int:
+        """Sequences that an engine scored again."""
+        return self._ended[1] + self._counts()[1] - self._at_start[1]
+
+    def _count(self, sequence: TokenSequence | None) -> None:
+        """Take an engine that does not count to compute all of a sequence."""
+        if sequence is not None and not hasattr(self._engine, "n_computed"):
+            self._ended = self._ended[0] + len(sequence.token_ids), self._ended[1]
+
+    def _counts(self) -> tuple[int, int]:
+        engine = self._engine
+        return getattr(engine, "n_computed", 0), getattr(engine, "n_rescored", 0)
 
     def _running(self) -> Engine:
         if self._engine is None:
             self._engine = self._spec.start(self._longest)
+            self._at_start = self._counts()
             before, self.details = self.details, getattr(self._engine, "details", {})
             differences = [
                 f"{name.replace('_', '-')} was {before.get(name)} and is {self.details.get(name)}"
@@ -84,7 +111,7 @@ class RetryingEngine:
         while True:
             try:
                 for key, scores in self._running().score(remaining):
-                    in_flight.pop(key, None)
+                    self._count(in_flight.pop(key, None))
                     self._n_failures = 0
                     yield key, scores
             except EngineError as error:
@@ -111,6 +138,7 @@ class RetryingEngine:
         engine = self._running()
         try:
             scores = dict(engine.score([sequence])).get(sequence.key)
+            self._count(sequence)
         except EngineError as error:
             self.close()
             self._n_failures += 1
@@ -125,7 +153,9 @@ class RetryingEngine:
 
     def close(self) -> None:
         """Free the model; the next sequence starts the engine again."""
+        self._ended = self.n_computed, self.n_rescored
         engine, self._engine = self._engine, None
+        self._at_start = (0, 0)
         if engine is not None:
             with suppress(Exception):  # one that failed may fail at this, too
                 engine.close()

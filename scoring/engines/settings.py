@@ -14,7 +14,7 @@ from tokscore.scoring.engines.registry import AUTO, ENGINES, engine_names, load_
 # In `engine_arg` of every engine: the tokens that the model takes, where its configuration says otherwise.
 LENGTH_ARGUMENT = "max_model_len"
 # Settings that every engine takes.
-COMMON = {"engine", "top_k", "dtype", "temperature"}
+COMMON = {"engine", "top_k", "dtype", "temperature", "sharing"}
 
 
 class Dtype(StrEnum):
@@ -43,6 +43,13 @@ class EnginePath(StrEnum):
     FLAT = "flat"
 
 
+class Sharing(StrEnum):
+    """Whether what sequences have in common is computed once; auto where it saves more than 5 %."""
+
+    AUTO = "auto"
+    OFF = "off"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings(Settings):
     """All that an engine is told beside the model."""
@@ -67,6 +74,11 @@ class EngineSettings(Settings):
     batch_tokens: int | None = setting(
         None, "Tokens of one forward pass; the engine's choice if left out.", metavar="N", at_least=1
     )
+    sharing: Sharing = setting(
+        Sharing.AUTO,
+        "Compute what sequences have in common from their first token on once, where that saves more than "
+        "5 % (auto).",
+    )
     engine_arg: Mapping[str, Any] = setting(  # Any: JSON values
         {},
         "Passed on to vLLM's LLM; VALUE is JSON, otherwise text. May be given several times. Two are "
@@ -89,6 +101,7 @@ class EngineKeywords(TypedDict, total=False):
     pipeline_parallel_size: int
     quantization: str | None
     batch_tokens: int | None
+    sharing: str
     engine_arg: Mapping[str, Any]  # Any: JSON values
 
 

@@ -32,11 +32,13 @@ class EngineSpec:
         model: The model's directory and what its configuration says.
         identity: What the manifest says of model and engine.
         settings: What the engine is told.
+        shares: Whether sequences will come with trunks, so that it pays to keep what they share.
     """
 
     model: ModelFiles
     identity: ModelIdentity
     settings: EngineSettings
+    shares: bool = False
 
     def recorded(self) -> dict[str, Setting]:
         """Settings for the manifest that change the numbers, beyond model, top_k and temperature."""

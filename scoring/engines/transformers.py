@@ -10,13 +10,17 @@ import numpy as np
 import torch
 
 from tokscore.dataset.errors import InputError
-from tokscore.scoring.engines.batching import Batching
+from tokscore.scoring.engines.batching import WINDOW_BATCHES, Batching
 from tokscore.scoring.engines.causality import check_causality
 from tokscore.scoring.engines.checkpoint.positions import UNLIMITED_LENGTH, switch_length_of
-from tokscore.scoring.engines.contract import SequenceScores, TokenSequence
+from tokscore.scoring.engines.contract import SequenceScores, TokenSequence, last_line, windows
+from tokscore.scoring.engines.key_values import branched, cache_argument, new_cache, reason_against
 from tokscore.scoring.engines.loading import Model, engine_errors, first_run, load_model
+from tokscore.scoring.engines.trees import TreeBatch, Trees, difference_of, make_tree
 
 if TYPE_CHECKING:
+    from transformers import Cache as KeyValues
+
     from tokscore.dataset.manifest import ModelIdentity, Setting
     from tokscore.scoring.engines.spec import EngineSpec
 
@@ -43,7 +47,12 @@ class TransformersEngine:
         chunked: Whether logits are made in chunks.
         chunk_rows: Rows of one.
         batching: Which sequences run together.
+        shares: Whether keys and values of a trunk are kept for its branches.
+        n_computed: Tokens that went through the model.
+        n_rescored: 0, since nothing that is kept gets lost.
     """
+
+    n_rescored = 0
 
     def __init__(self, spec: EngineSpec, longest: int) -> None:  # noqa: ARG002 (needs no reservation)
         """Load the model.
@@ -67,6 +76,8 @@ class TransformersEngine:
         # transformers takes the longest sequence of a batch for the length of all.
         switch_length = switch_length_of(self._model.config.get_text_config()) or UNLIMITED_LENGTH
         self.batching = Batching(batch_tokens, switch_length if self.chunked else 0)
+        self.shares, self.n_computed = False, 0
+        self._cache_argument: str | None = None
         self.details: Mapping[str, Setting] = {
             "device": self._device.type,
             "batch_tokens": batch_tokens,
@@ -78,6 +89,27 @@ class TransformersEngine:
         check_causality(
             self.score, self.vocab_size, self.max_length, name=self.identity.name, dtype=self.identity.dtype
         )
+        if spec.shares:
+            reason = self._reason_against_sharing()
+            self.shares = reason is None
+            self.details |= {"sharing": "yes" if reason is None else f"no: {reason}"}
+
+    def _reason_against_sharing(self) -> str | None:
+        """Why sequences with a trunk are run whole; None where a few of them come out as they do whole."""
+        config = self._model.config
+        self._cache_argument = cache_argument(self._model.base_model if self.chunked else self._model)
+        reason = reason_against(config) if self._cache_argument else "it takes no cache"
+        probe = None if reason else make_tree(self.vocab_size, self.max_length, config.get_text_config())
+        if probe is None:
+            return reason or "the model takes too few tokens to tell"
+        whole = dict(self.score(probe))
+        self.shares = True
+        try:
+            return difference_of(dict(self.score(probe)), whole, self.identity.dtype)
+        except Exception as error:  # noqa: BLE001 (a model's own code, which was not made for this)
+            return last_line(error)
+        finally:
+            self.shares = False
 
     @torch.inference_mode()
     def _head_gives_the_logits(self) -> bool:
@@ -105,11 +137,34 @@ class TransformersEngine:
         Raises:
             EngineError: Out of memory, or the model failed.
         """
+        if not self.shares:
+            yield from self._score_whole(sequences)
+            return
+        for window in windows(sequences, WINDOW_BATCHES * self.batching.max_tokens):
+            trees = Trees(window)
+            yield from self._score_whole(trees.alone)
+            for root in trees.roots:
+                yield from self._score_tree(root, trees)
+
+    def _score_whole(self, sequences: Iterable[TokenSequence]) -> Iterator[tuple[int, SequenceScores]]:
         for batch in self.batching.batches(sequences):
             with engine_errors(), torch.inference_mode():
                 scores = self._score(batch)
-            for sequence, one in zip(batch, scores, strict=True):
-                yield sequence.key, one
+            yield from zip((sequence.key for sequence in batch), scores, strict=True)
+
+    def _score_tree(self, root: TokenSequence, trees: Trees) -> Iterator[tuple[int, SequenceScores]]:
+        """A trunk, then its branches, and theirs; the keys and values on the way are kept."""
+        waiting = [(TreeBatch([root], 0), new_cache(self._model.config))]
+        while waiting:
+            (batch, n_shared), cache = waiting.pop()
+            with engine_errors(), torch.inference_mode():
+                scores = self._score(batch, cache, n_shared)
+            yield from zip((sequence.key for sequence in batch), scores, strict=True)
+            for row, sequence in enumerate(batch):
+                for branches in trees.batches(sequence, self.batching.max_tokens):
+                    grows = any(trees.has_branches(each) for each in branches.sequences)
+                    part = branched(cache, row, branches.n_shared, len(branches.sequences), grows=grows)
+                    waiting.append((branches, part))
 
     @torch.inference_mode()
     def logits(
@@ -130,29 +185,40 @@ class TransformersEngine:
             _blocks(states[row], _positions(sequence), rows, to_logits) for row, sequence in enumerate(batch)
         ]
 
-    def _run(self, batch: list[TokenSequence]) -> tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]:
-        """Hidden states at each position, [batch, tokens, width], and the head that makes logits of them."""
-        padded = torch.zeros((len(batch), len(batch[0].token_ids)), dtype=torch.int64)
-        mask = torch.zeros_like(padded)
+    def _run(
+        self, batch: list[TokenSequence], cache: KeyValues | None = None, n_cached: int = 0
+    ) -> tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]:
+        """Hidden states from position `n_cached` on, [batch, tokens, width], and the head."""
+        n_tokens = max(len(sequence.token_ids) for sequence in batch)
+        padded = torch.zeros((len(batch), n_tokens - n_cached), dtype=torch.int64)
+        mask = torch.zeros((len(batch), n_tokens), dtype=torch.int64)
         for row, sequence in enumerate(batch):
             length = len(sequence.token_ids)
-            padded[row, :length] = torch.from_numpy(sequence.token_ids.astype(np.int64))
+            new = sequence.token_ids[n_cached:].astype(np.int64)
+            padded[row, : length - n_cached] = torch.from_numpy(new)
             mask[row, :length] = 1
-        arguments = {
+            self.n_computed += len(new)
+        arguments: dict[str, object] = {
             "input_ids": padded.to(self._device),
             "attention_mask": mask.to(self._device),
-            "use_cache": False,
+            "use_cache": cache is not None,
         }
+        if cache is not None and self._cache_argument is not None:
+            arguments[self._cache_argument] = cache
         if self.chunked:
             return self._model.base_model(**arguments).last_hidden_state, self._model.get_output_embeddings()
         return self._model(**arguments).logits, lambda logits: logits
 
-    def _score(self, batch: list[TokenSequence]) -> list[SequenceScores]:
+    def _score(
+        self, batch: list[TokenSequence], cache: KeyValues | None = None, n_cached: int = 0
+    ) -> list[SequenceScores]:
         """Scores of each sequence; the rows of all of them go through the head together."""
-        states, to_logits = self._run(batch)
+        states, to_logits = self._run(batch, cache, n_cached)
+        width = states.shape[1]
         states = states.flatten(0, 1)
-        width = len(batch[0].token_ids)
-        positions = torch.cat([row * width + _positions(sequence) for row, sequence in enumerate(batch)])
+        positions = torch.cat(
+            [row * width + _positions(sequence) - n_cached for row, sequence in enumerate(batch)]
+        )
         targets = [sequence.targets().astype(np.int64) for sequence in batch]
         realised = torch.from_numpy(np.concatenate(targets)).to(self._device)
         blocks = _blocks(states, positions, self.chunk_rows, to_logits)
@@ -186,10 +252,8 @@ def _blocks(
 
 
 def _positions(sequence: TokenSequence) -> torch.Tensor:
-    """The positions whose logits are about wanted tokens, int64 [rows], on the CPU."""
-    if sequence.wanted is None:
-        return torch.arange(len(sequence.token_ids) - 1)
-    return torch.from_numpy(np.flatnonzero(sequence.wanted))
+    """The position whose logits each row is about, int64 [rows], on the CPU."""
+    return torch.from_numpy(sequence.positions())
 
 
 def score_logits(

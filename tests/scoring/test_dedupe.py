@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,7 +44,7 @@ def test_shared_rows_are_those_of_the_sequence_scored_alone(
         for key, ids in enumerate(records)
     ]
     found = {}
-    for shared in share_sequences(sequences):
+    for shared in chain.from_iterable(share_sequences(sequences)):
         scores = scores_of(shared.sequence)
         found |= {member.key: shared.rows_of(member, scores) for member in shared.members}
     assert sorted(found) == list(range(len(sequences)))
@@ -56,7 +58,10 @@ def test_shared_rows_are_those_of_the_sequence_scored_alone(
 @given(SEQUENCES)
 def test_no_sequence_for_the_engine_begins_another(records: list[list[int]]) -> None:
     sequences = [TokenSequence(key, np.array(ids, np.int32)) for key, ids in enumerate(records)]
-    kept = [tuple(shared.sequence.token_ids.tolist()) for shared in share_sequences(sequences)]
+    kept = [
+        tuple(shared.sequence.token_ids.tolist())
+        for shared in chain.from_iterable(share_sequences(sequences))
+    ]
     for i, one in enumerate(kept):
         assert not any(one == other[: len(one)] for j, other in enumerate(kept) if i != j)
 
@@ -66,7 +71,7 @@ def test_short_sequences_take_no_rows_from_ones_with_other_positions() -> None:
     sequences = [TokenSequence(key, ids[:stop]) for key, stop in enumerate((9, 3, 8, 5))]
 
     def holders(switch_length: int | None) -> list[tuple[int, list[int]]]:
-        found = share_sequences(sequences, switch_length)
+        found = chain.from_iterable(share_sequences(sequences, switch_length))
         return sorted((each.sequence.key, sorted(member.key for member in each.members)) for each in found)
 
     assert holders(None) == [(0, [0, 1, 2, 3])]

@@ -12,6 +12,7 @@ from tokscore.dataset.tokens import FailedConversation, RenderedConversation
 from tokscore.rendering import ConversationError, open_source
 from tokscore.scoring import parse_selection, plan_engine
 from tokscore.scoring.planning import ReadJob, RunPlan, plan_run
+from tokscore.scoring.segments import TokenCounts, token_counts
 from tokscore.scoring.spool import Spool
 
 MAX_LENGTH = 150
@@ -48,10 +49,18 @@ def test_the_plan_does_not_depend_on_the_number_of_workers(
             found.append((plan, [str(item) for item in items], seen[-1]))
     assert len(parts) >= 4
     assert found[0] == found[1]
+    with Spool(tmp_path) as spool:
+        n_answered = [plan_run(job, [part], spool).n_for_engine for part in parts]
     rendered = [item for item in items if isinstance(item, RenderedConversation)]
     answered = [item for item in rendered if (item.tokens.sampled_mask == 1).any()]
     lengths = [len(item.tokens) for item in answered]
-    assert found[0][0] == RunPlan(len(rendered), len(answered), sum(lengths), max(lengths))
+    counts = TokenCounts(0, 0, 0)
+    for n in n_answered:
+        counts = counts.plus(token_counts([item.tokens.token_ids for item in answered[:n]]))
+        del answered[:n]
+    assert found[0][0] == RunPlan(
+        len(rendered), len(lengths), sum(lengths), max(lengths), counts.n_whole, counts.n_unique
+    )
     failed = [item.reason for item in items if isinstance(item, FailedConversation)]
     n_long = sum("`max_length` is 150" in reason for reason in failed)
     assert (n_long, len(failed) - n_long) == (sum(i % 5 == 1 and i % 7 > 0 for i in range(40)), 6)

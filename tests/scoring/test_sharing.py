@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from tokscore.dataset.manifest import read_manifest
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.schema import DatasetKind
 from tokscore.scoring import EngineSettings, EngineSpec, Shard, plan_engine
+from tokscore.scoring.engines.settings import Sharing
 from tokscore.scoring.run import score
 
 from .samples import MemorySource, random_ids
@@ -111,3 +113,37 @@ def test_longer_conversations_than_wanted_are_error_rows(spec: EngineSpec, tmp_p
     assert (summary.n_conversations, summary.n_failed) == (1, 1)
     assert [f.reason for f in Dataset(tmp_path).failures()] == ["has 10 tokens; `max_length` is 9."]
     assert read_manifest(tmp_path).settings["max_length"] == 9
+
+
+def group(seed: int, n_prompt: int, n_samples: int) -> list[list[int]]:
+    """Samples behind one prompt, some of which begin alike."""
+    prompt = ids(seed, n_prompt)
+    return [prompt + ids(seed, i % 4) + ids(1_000 * seed + i, 20 + i) for i in range(n_samples)]
+
+
+def test_samples_behind_one_prompt_share_it_and_score_as_they_do_without(
+    spec: EngineSpec, tmp_path: Path
+) -> None:
+    source = MemorySource([[*group(1, 60, 6), *group(2, 40, 5)], group(3, 80, 4)])
+    off = replace(spec, settings=replace(spec.settings, sharing=Sharing.OFF))
+    lines = list[str]()
+    whole = score(source, tmp_path / "off", off)
+    shared = score(source, tmp_path / "on", spec, tell=lines.append)
+    assert whole.n_engine_tokens == whole.n_logical == shared.n_logical == shared.n_tokens
+    assert shared.n_unique < shared.n_engine_tokens + 1 < shared.n_logical / 2
+    assert f"{shared.n_unique:,} unique: what is shared is computed once." in lines[0]
+    assert "sharing yes" in lines[1]
+    one, other = read(tmp_path / "on"), read(tmp_path / "off")
+    for name in ("conversation_id", "position", "token_id", "rank", "top_ids"):
+        assert one[name].equals(other[name]), name
+    for name in ("logprob", "entropy"):
+        np.testing.assert_allclose(one[name].to_numpy(), other[name].to_numpy(), rtol=0, atol=1e-4)
+    assert read_manifest(tmp_path / "on").plan_hash == read_manifest(tmp_path / "off").plan_hash
+
+
+def test_little_in_common_is_not_shared(spec: EngineSpec, tmp_path: Path) -> None:
+    records = [ids(0, 2) + ids(i, 98) for i in range(1, 6)]
+    lines = list[str]()
+    summary = score(MemorySource([records]), tmp_path, spec, tell=lines.append)
+    assert (summary.n_logical, summary.n_unique, summary.n_engine_tokens) == (500, 492, 500)
+    assert "is computed for every sequence" in lines[0]

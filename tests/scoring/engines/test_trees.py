@@ -1,0 +1,153 @@
+"""Scores of trees with what is shared computed once, against each sequence run whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.scoring.samples import VOCAB_SIZE, random_ids
+from tokscore.scoring import Engine, SequenceScores, TokenSequence, plan_engine
+from tokscore.scoring.segments import SegmentPlan, token_counts
+
+ATOL = 1e-4
+
+
+def leaving(trunk: np.ndarray, at: int, seed: int, n: int) -> np.ndarray:
+    """The trunk up to a branch point, then other ids."""
+    tail = random_ids(seed, n)
+    tail[0] = (trunk[at] + 1 + seed % (VOCAB_SIZE - 1)) % VOCAB_SIZE if at < len(trunk) else tail[0]
+    return np.concatenate([trunk[:at], tail])
+
+
+def flat(n: int, at: int, seed: int = 0) -> list[np.ndarray]:
+    """A trunk and branches that leave it at one point with different ids."""
+    trunk = random_ids(seed, at + 30)
+    return [trunk, *(leaving(trunk, at, i, 10 + i % 7) for i in range(n - 1))]
+
+
+def nested(at: int, seed: int = 0) -> list[np.ndarray]:
+    """A branch of a branch of a branch, the points a few tokens apart."""
+    found = [random_ids(seed, at + 40)]
+    for depth in range(3):
+        found.append(leaving(found[-1], at + 7 * depth, 100 + depth, 45 - 9 * depth))
+    return found
+
+
+TREES: Mapping[str, Callable[[], list[np.ndarray]]] = {
+    "8 branches": lambda: flat(8, 150, 1),
+    "64 branches": lambda: flat(64, 70, 2),
+    "nested": lambda: nested(200, 3),
+    **{f"at {at}": lambda at=at: [*flat(3, at, 10 + at), *nested(at, 400 + at)] for at in range(1, 41)},
+}
+
+
+def wanted(ids: Sequence[np.ndarray], which: str) -> list[TokenSequence]:
+    def mask(one: np.ndarray) -> np.ndarray | None:
+        if which == "all":
+            return None
+        at = np.arange(len(one) - 1)
+        return at >= len(one) - 12 if which == "sampled" else at == len(one) - 2
+
+    return [TokenSequence(key, one, mask(one)) for key, one in enumerate(ids)]
+
+
+def together(engine: Engine, sequences: Sequence[TokenSequence]) -> dict[int, SequenceScores]:
+    plan = SegmentPlan(sequences)
+    found: dict[int, SequenceScores] = {}
+    for key, scores in engine.score(plan.sequences):
+        found |= dict(plan.add(key, scores))
+    return found
+
+
+def assert_equal(one: SequenceScores, other: SequenceScores) -> None:
+    for name in ("logprobs", "top_logprobs", "entropy"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=0, atol=ATOL, err_msg=name)
+    # Ties aside: an id or a rank may change places where logprobs are equal.
+    assert (one.ranks != other.ranks).mean() < 0.01
+    assert np.abs(one.ranks - other.ranks).max(initial=0) <= 1
+    is_other = one.top_ids != other.top_ids
+    gaps = np.abs(np.diff(one.top_logprobs, axis=1))
+    near = np.pad(gaps, ((0, 0), (1, 0)), constant_values=9) < ATOL
+    near |= np.pad(gaps, ((0, 0), (0, 1)), constant_values=0) < ATOL
+    assert (~is_other | near).all()
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_llama: Path) -> Engine:
+    spec = replace(plan_engine(str(tiny_llama), engine="transformers", top_k=5), shares=True)
+    engine = spec.start()
+    assert engine.shares
+    assert engine.details["sharing"] == "yes"
+    return engine
+
+
+@pytest.mark.parametrize("which", ["all", "sampled", "one"])
+def test_trees_come_out_as_each_sequence_alone(engine: Engine, which: str) -> None:
+    for name, make in TREES.items():
+        sequences = wanted(make(), which)
+        alone = dict(engine.score(sequences))
+        before = engine.n_computed
+        found = together(engine, sequences)
+        n_unique = token_counts([each.token_ids for each in sequences]).n_unique
+        # Branches whose points lie close are run from the first of them on.
+        assert engine.n_computed - before <= n_unique + 32 * len(sequences), name
+        for key, scores in alone.items():
+            assert_equal(found[key], scores)
+
+
+def test_a_branch_without_its_trunk_is_run_whole(engine: Engine) -> None:
+    plan = SegmentPlan(wanted(flat(4, 20), "all"))
+    shared = dict(engine.score(plan.sequences))
+    for sequence in plan.sequences:
+        [(_, scores)] = engine.score([sequence])
+        assert_equal(shared[sequence.key], scores)
+
+
+def test_a_window_of_several_trees_and_lone_sequences(engine: Engine) -> None:
+    ids = [*flat(5, 30, 1), *nested(50, 2), *(random_ids(900 + i, 33) for i in range(4))]
+    sequences = wanted(ids, "all")
+    alone = dict(engine.score(sequences))
+    found = together(engine, sequences)
+    for key, scores in alone.items():
+        assert_equal(found[key], scores)
+
+
+ARCHITECTURES = {
+    # name: whether sharing is used, and a word of the reason where not.
+    "gpt2": None,
+    "bloom": None,  # ALiBi
+    "gemma3_text": None,  # sliding windows
+    "gpt_oss": None,  # sliding windows and attention sinks
+    "phi3": None,
+    "mamba": "recurrent",
+    "qwen3_next": "recurrent",
+    "llama4_text": "chunked",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_architectures_share_or_say_why_not(tmp_path: Path, model_type: str) -> None:
+    from tests.scoring import tiny_architectures
+
+    tiny_architectures.make(model_type, tmp_path)
+    config = tmp_path / "config.json"
+    if '"sliding_window": null' not in config.read_text() and '"sliding_window"' in config.read_text():
+        from tests.scoring.tiny_models import change_config
+
+        change_config(tmp_path, sliding_window=16)
+    spec = replace(plan_engine(str(tmp_path), engine="transformers", top_k=5), shares=True)
+    engine = spec.start()
+    reason = ARCHITECTURES[model_type]
+    assert engine.shares == (reason is None), engine.details["sharing"]
+    if reason:
+        assert reason in str(engine.details["sharing"])
+    sequences = wanted([*flat(4, 50, 5), *nested(60, 6)], "all")
+    alone = dict(engine.score(sequences))
+    found = together(engine, sequences)
+    for key, scores in alone.items():
+        assert_equal(found[key], scores)
