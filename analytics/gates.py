@@ -6,10 +6,12 @@ import math
 import operator
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, NamedTuple, Protocol
 
-from tokscore.analytics.exact.report import PREFIX, ExactReport
-from tokscore.analytics.groups.grouping import Grouping, GroupKey, value_label
+from tokscore.analytics.exact.report import ExactReport
+from tokscore.analytics.exact.rows import PREFIX, metric_names
+from tokscore.analytics.groups.grouping import Grouping, GroupKey
 from tokscore.dataset.errors import UsageError, expected_name
 
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
@@ -18,6 +20,7 @@ _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
 }
+_SHOWN_GROUPS = 20
 _FORM = re.compile(r"\s*(?:(?P<group>.+):)?\s*(?P<metric>[\w.+-]+)\s*(?P<sign>[<>]=?)\s*(?P<value>\S+)\s*")
 
 
@@ -116,6 +119,26 @@ class GatedRow(Protocol):
         """Whether a number without a value is infinite."""
 
 
+class GroupedRow(Protocol):
+    """What belongs to a group of tokens."""
+
+    @property
+    def group(self) -> GroupKey:
+        """What its tokens share."""
+
+
+class GroupedReport(Protocol):
+    """A report with groups."""
+
+    @property
+    def by(self) -> Grouping:
+        """What the groups share."""
+
+    @property
+    def groups(self) -> Sequence[GroupedRow]:
+        """A row for each."""
+
+
 class GatedReport(Protocol):
     """A report that conditions can be about."""
 
@@ -152,6 +175,23 @@ def check_gates(gates: Sequence[Gate], names: Collection[str]) -> None:
             raise UsageError(f"{gate.text!r}: there is no {gate.metric}; {expected_name(gate.metric, known)}")
 
 
+def check_groups(report: GroupedReport, gates: Sequence[Gate]) -> None:
+    """Refuse conditions about groups that a report does not have.
+
+    Raises:
+        UsageError: With the group that was meant, where one is close.
+    """
+    known = [report.by.labels(row.group) for row in report.groups]
+    by_values = {",".join(labels.values()): _text(labels) for labels in known}
+    for gate in gates:
+        if gate.group and gate.group not in known:
+            values = ",".join(gate.group[name] for name in report.by.names)
+            close = [by_values[name] for name in get_close_matches(values, by_values)]
+            listed = f"xpected one of {'; '.join(map(_text, known[:_SHOWN_GROUPS]))}."
+            meant = f"did you mean {' or '.join(close)}? E{listed}" if close else f"e{listed}"
+            raise UsageError(f"{gate.text!r}: there is no such group; {meant}")
+
+
 def breaches(report: GatedReport, gates: Sequence[Gate], exact: ExactReport | None = None) -> list[Breach]:
     """The conditions that hold, and those about a number that is not there: a gate does not pass unseen.
 
@@ -169,7 +209,7 @@ def breaches(report: GatedReport, gates: Sequence[Gate], exact: ExactReport | No
         numbers = dict.fromkeys(report.total.flat()) | row.flat()
         if exact is not None:
             of_group = exact.flat_total() if row is report.total else exact.flat_of(row.group)
-            numbers |= dict.fromkeys(exact.total.flat()) | of_group
+            numbers |= dict.fromkeys(metric_names(exact.parts.alphas)) | of_group
         check_gates([gate], numbers)
         number = numbers[gate.metric]
         if number is None and (row.is_infinite(gate.metric) or numbers.get(f"{gate.metric}_n_infinite")):
@@ -191,12 +231,10 @@ def _why_missing(report: GatedReport, row: GatedRow, metric: str) -> str:
 def _row(report: GatedReport, gate: Gate) -> GatedRow:
     if not gate.group:
         return report.total
-    for row in report.groups:
-        values = zip(report.by.names, report.by.values(row.group), strict=True)
-        if all(value_label(value, name) == gate.group[name] for name, value in values):
-            return row
-    known = "; ".join(
-        ",".join(f"{name}={label}" for name, label in report.by.labels(row.group).items())
-        for row in report.groups[:20]
-    )
-    raise UsageError(f"{gate.text!r}: there is no such group; expected one of {known}.")
+    check_groups(report, [gate])
+    return next(row for row in report.groups if report.by.labels(row.group) == gate.group)
+
+
+def _text(labels: Mapping[str, str]) -> str:
+    """A group as conditions name it."""
+    return ",".join(f"{name}={label}" for name, label in labels.items())

@@ -161,6 +161,7 @@ def diff(
             out,
             form,
             details,
+            "--top" if worst is None else "--worst",
         )
         if html is not None:
             compare_recorded.check_page(recorded, recorded_against)
@@ -179,14 +180,15 @@ def diff(
     if teacher is None or student is None:
         raise UsageError("expected two score datasets, TEACHER and STUDENT, or --recorded SCORES.")
 
-    from tokscore.analytics import breaches, diff_report, parse_gate, parse_group_by
+    from tokscore.analytics import breaches, diff_report, parse_gate, parse_group_by, stats_report
     from tokscore.analytics.comparison.diff_rows import metric_names
     from tokscore.analytics.comparison.noise import read_measured_on
     from tokscore.analytics.comparison.provenance import provenance_notes
     from tokscore.analytics.divergence.intervals import checked_alphas
     from tokscore.analytics.divergence.measures import alpha_name
     from tokscore.analytics.exact.output import whole_folder, write_exact
-    from tokscore.analytics.gates import check_gates
+    from tokscore.analytics.exact.rows import metric_names as exact_names
+    from tokscore.analytics.gates import check_gates, check_groups
     from tokscore.analytics.groups.ranking import Ranking
     from tokscore.cli.printing.reports.diff import note_confidence, print_report
     from tokscore.cli.printing.reports.exact import note_infinite, print_exact, print_summary
@@ -198,9 +200,15 @@ def diff(
     alphas = checked_alphas(alpha or [0.5])
     names = metric_names(alphas, sampled_by)
     check_gates([gate for gate in gates if not gate.is_exact], names)
+    check_gates([gate for gate in gates if gate.is_exact], exact_names(alphas))
     ranking = Ranking(sort if worst is None else f"{alpha_name('gjs', alphas[0])}.lower", top or worst, names)
     chosen = compare_models.OnOptions(rendering, engine)
-    sides = compare_models.open_sides(teacher, student, on or [], chosen)
+
+    def check_tokens(tokens: Path) -> None:
+        if any(gate.group for gate in gates):
+            check_groups(stats_report(tokens, by=groups), gates)
+
+    sides = compare_models.open_sides(teacher, student, on or [], chosen, check_tokens)
     sides = sides._replace(
         teacher_model=teacher_model or sides.teacher_model, student_model=student_model or sides.student_model
     )
@@ -219,6 +227,7 @@ def diff(
             out=folder,
             align=align,
         )
+        check_groups(report, gates)
         found = breaches(report, [gate for gate in gates if not gate.is_exact])
         if exact:
             whole = compare_models.exact(
@@ -245,7 +254,7 @@ def diff(
         print_report(shown, form, exact=shown_exact, details=details)
         if shown_exact is not None and form is Format.TABLE:
             print_exact(shown_exact, details=details)
-    note_more(len(report.groups), len(shown.groups))
+    note_more(len(report.groups), len(shown.groups), "--top" if worst is None else "--worst")
     note_absent_metadata(report.by, [row.group for row in report.groups])
     note_confidence(report)
     if whole is not None:

@@ -12,7 +12,8 @@ from tokscore.cli.options import shared as options
 from tokscore.cli.options.settings import Only, setting_options
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.output_format import Format
-from tokscore.cli.printing.tables import Column, counted, print_all_columns, print_json, print_rows
+from tokscore.cli.printing.reports.selfcheck import finite, limit_rows, print_selfcheck
+from tokscore.cli.printing.tables import counted, print_all_columns, print_json
 from tokscore.dataset.settings import definitions
 from tokscore.rendering.attribution.settings import RenderSettings
 from tokscore.scoring.engines.settings import COMMON, EngineSettings
@@ -29,24 +30,6 @@ EPILOG = """Examples:
   tokscore selfcheck examples/conversations.jsonl -m ~/.cache/tokscore/models/smollm2-135m-instruct \\
       --template examples/chatml_tools.jinja --max-tokens-total 400 --format json -o noise.json
 """
-
-COLUMNS = (
-    Column("pass", "compared"),
-    Column("n_tokens", "tokens"),
-    Column("mean", "mean |delta|", 7),
-    Column("p95", "p95", 7),
-    Column("p99", "p99", 7),
-    Column("max", "max", 7),
-    Column("share_outside", "outside [0.9, 1.1]", 5),
-    Column("top1_agreement", "same top-1", 5),
-    Column("rank_agreement", "same rank", 5),
-)
-LINES = (
-    Column("name", "line"),
-    Column("found", "found", 7),
-    Column("limit", "limit", 7),
-    Column("passed", "passed"),
-)
 
 
 @setting_options
@@ -140,7 +123,10 @@ def selfcheck(
     document = _document(found, chosen, spec)
     if out is not None:
         _write(out, document)
-    _print(found, document, form)
+    if form is Format.JSON:
+        print_json(document)
+    else:
+        print_selfcheck(found, form)
     if not found.is_passed:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -185,34 +171,20 @@ def _document(found: SelfCheck, chosen: Chosen, spec: EngineSpec) -> dict[str, A
         "n_tokens": found.against_reference.n_tokens,
         "against_reference": _numbers(found.against_reference),
         "noise_floor": {
-            "max": _number(floor.max),
-            "mean": _number(floor.mean),
-            "p99": _number(floor.p99),
+            "max": finite(floor.max),
+            "mean": finite(floor.mean),
+            "p99": finite(floor.p99),
             "warm": _numbers(floor.warm),
             "shuffled": _numbers(floor.shuffled),
         },
         "is_deterministic": found.is_deterministic,
-        "lines": [
-            {
-                "name": line.name,
-                "found": _number(line.found),
-                "limit": line.limit,
-                "passed": line.is_passed,
-            }
-            for line in found.lines
-        ],
+        "lines": limit_rows(found),
         "passed": found.is_passed,
     }
 
 
 def _numbers(agreement: Agreement) -> dict[str, float | None]:
-    return {name: _number(value) for name, value in agreement._asdict().items()}
-
-
-def _number(value: float | None) -> float | None:
-    from math import isfinite
-
-    return value if value is not None and isfinite(value) else None
+    return {name: finite(value) for name, value in agreement._asdict().items()}
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:  # Any: JSON values
@@ -222,19 +194,3 @@ def _write(path: Path, document: dict[str, Any]) -> None:  # Any: JSON values
 
     write_file(path, json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n")
     note(f"wrote {path}")
-
-
-def _print(found: SelfCheck, document: dict[str, Any], form: Format) -> None:  # Any: JSON values
-    if form is Format.JSON:
-        print_json(document)
-        return
-    passes = (
-        ("with the reference", found.against_reference),
-        ("second pass", found.noise_floor.warm),
-        ("random order", found.noise_floor.shuffled),
-    )
-    rows = [{"pass": name, **agreement._asdict()} for name, agreement in passes]
-    print_rows(COLUMNS, rows, form, title=f"{found.engine.engine}, {found.engine.dtype}: logprobs in nats")
-    if form is Format.TABLE:
-        print_rows(LINES, document["lines"], form, title="Limits")
-    note(f"a second pass gave {'the same bits' if found.is_deterministic else 'other bits'}.")

@@ -175,7 +175,7 @@ def stats(
     elif worst_tokens:
         print_worst_tokens(dataset, worst_tokens, form)
     elif worst:
-        print_stats(dataset, "conversation_id", form, sort="-mean_logprob", top=worst)
+        print_stats(dataset, "conversation_id", form, sort="-mean_logprob", top=worst, top_option="--worst")
     else:
         print_stats(dataset, ",".join(by or ["role"]), form, sort=sort, top=top, partial=partial)
     if html is not None:
@@ -243,6 +243,7 @@ def print_stats(
     *,
     sort: str | None = None,
     top: int | None = None,
+    top_option: str = "--top",
     partial: bool = False,
 ) -> None:
     """Print the aggregation of a finished dataset, its groups as `Ranking` takes them."""
@@ -259,7 +260,7 @@ def print_stats(
     note_absent_metadata(report.by, [row.group for row in report.groups])
     if ranking is not None:
         ranked = ranking.apply(report.groups)
-        note_more(len(report.groups), len(ranked))
+        note_more(len(report.groups), len(ranked), top_option)
         report = replace(report, groups=ranked)
     if form is Format.JSON:
         print_json(report.to_dict())

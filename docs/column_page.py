@@ -19,7 +19,7 @@ from tokscore.analytics.comparison.tables import token_schema
 from tokscore.analytics.divergence.measures import intervals, points
 from tokscore.analytics.exact.columns import exact_measures, exact_schema
 from tokscore.analytics.exact.moments import Moments
-from tokscore.analytics.exact.report import PREFIX, ExactRow
+from tokscore.analytics.exact.rows import PREFIX, ExactRow
 from tokscore.analytics.exact.summary import summarise
 from tokscore.analytics.groups.grouping import parse_group_by
 from tokscore.analytics.groups.stats import Percentiles, StatsRow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -64,11 +64,33 @@ def exact_values(found: Sequence[ExactTokens], alphas: Sequence[float]) -> dict[
             column = computed[0] if isinstance(computed, tuple) else computed
         values[measure.name] = column
         tokens.columns.update(dict.fromkeys(measure.columns, column))
-        wrong = outside(measure, column, column)
-        if wrong:
-            least, largest = measure.range
+        wrong = out_of_range(measure, column)
+        if wrong is not None:
             raise EngineError(
-                f"{measure.name} is {column[wrong[0]]:g} over the whole vocabulary; expected {least:g} to "
-                f"{largest:g}. Look at the weights, or try another dtype."
+                f"{measure.name} is {wrong.found} over the whole vocabulary; expected {wrong.expected}. "
+                "Look at the weights, or try another dtype."
             )
     return values
+
+
+class OutOfRange(NamedTuple):
+    """The first value that a measure cannot have.
+
+    Attributes:
+        row: Of it.
+        found: The value, as messages print it.
+        expected: What it can be.
+    """
+
+    row: int
+    found: str
+    expected: str
+
+
+def out_of_range(measure: Measure, values: FloatArray) -> OutOfRange | None:
+    """The first value outside the range of its measure; None if all are within."""
+    wrong = outside(measure, values, values)
+    if not wrong:
+        return None
+    least, largest = measure.range
+    return OutOfRange(wrong[0], f"{values[wrong[0]]:g}", f"{least:g} to {largest:g}")

@@ -16,7 +16,7 @@ Q, BASE, RATIO = "student_logprob", "teacher_logprob", "log_ratio"
 KLD, DELTA, SQUARED_DELTA, SAME_TOP = "kl_teacher_student", "delta_p", "squared_delta_p", "same_top"
 MEANS = (Q, BASE, RATIO, KLD, DELTA, SQUARED_DELTA, SAME_TOP)
 # Pairs whose covariance is needed.
-_PAIRS = (*((name, name) for name in MEANS), (Q, RATIO))
+PAIRS = (*((name, name) for name in MEANS), (Q, RATIO))
 
 # By pairs of names.
 Covariances = Mapping[tuple[str, str], float]
@@ -54,7 +54,7 @@ def moment_columns(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     columns = {SAME_TOP: values[SAME_TOP].astype(np.float64), SQUARED_DELTA: values[DELTA] ** 2}
     known = {**values, **columns}
     with np.errstate(invalid="ignore", over="ignore"):
-        products = {_product(*pair): known[pair[0]] * known[pair[1]] for pair in _PAIRS}
+        products = {_product(*pair): known[pair[0]] * known[pair[1]] for pair in PAIRS}
     return columns | {name: np.nan_to_num(column, nan=np.inf) for name, column in products.items()}
 
 
@@ -69,15 +69,15 @@ def moments_of(group: Group) -> Moments:
         Cochran (1977), Sampling Techniques, chapter 9, for means of clusters of different sizes.
     """
     n = group.n_tokens
-    names = (*MEANS, *(_product(*pair) for pair in _PAIRS))
+    names = (*MEANS, *(_product(*pair) for pair in PAIRS))
     # A sum that is infinite has no sign.
     known = {name: group.sums[name] if math.isfinite(group.sums[name]) else math.nan for name in names}
     means = {name: total / n if n else math.nan for name, total in known.items()}
-    over_tokens = over_conversations = dict.fromkeys(_PAIRS, math.nan)
+    over_tokens = over_conversations = dict.fromkeys(PAIRS, math.nan)
     if n > 1:
         over_tokens = {
             (one, other): (means[_product(one, other)] - means[one] * means[other]) / (n - 1)
-            for one, other in _PAIRS
+            for one, other in PAIRS
         }
     sums, n_tokens = by_conversation(group.clusters)
     n_conversations = int(np.count_nonzero(n_tokens))
@@ -86,6 +86,6 @@ def moments_of(group: Group) -> Moments:
             rest = {name: sums[name] - means[name] * n_tokens for name in MEANS}
             factor = n_conversations / (n_conversations - 1) / n**2
             over_conversations = {
-                (one, other): factor * float(rest[one] @ rest[other]) for one, other in _PAIRS
+                (one, other): factor * float(rest[one] @ rest[other]) for one, other in PAIRS
             }
     return Moments(n, n_conversations, means, over_tokens, over_conversations)

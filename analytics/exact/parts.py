@@ -11,9 +11,14 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tokscore.analytics.comparison.pairing import PairBatch
-from tokscore.analytics.divergence.measures import outside
 from tokscore.analytics.divergence.topk import FloatArray
-from tokscore.analytics.exact.columns import ATTRIBUTION, exact_columns, exact_measures, exact_schema
+from tokscore.analytics.exact.columns import (
+    ATTRIBUTION,
+    exact_columns,
+    exact_measures,
+    exact_schema,
+    out_of_range,
+)
 from tokscore.dataset.claims.commit import part_name
 from tokscore.dataset.errors import InputError
 from tokscore.dataset.table_files import TableFile
@@ -72,13 +77,11 @@ class ExactParts:
         if not table.select(list(names)).equals(pa.table(_owners(pair, rows), schema=schema)):
             raise InputError(f"{path} holds other tokens than the datasets. {_AGAIN}")
         for measure in exact_measures(self.alphas):
-            values = table[measure.name].to_numpy()
-            wrong = outside(measure, values, values)
-            if wrong:
-                least, largest = measure.range
+            wrong = out_of_range(measure, table[measure.name].to_numpy())
+            if wrong is not None:
                 raise InputError(
-                    f"{path} has {values[wrong[0]]:g} in column {measure.name}, row {wrong[0]}; expected "
-                    f"{least:g} to {largest:g}. {_AGAIN}"
+                    f"{path} has {wrong.found} in column {measure.name}, row {wrong.row}; expected "
+                    f"{wrong.expected}. {_AGAIN}"
                 )
         return table
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,64 +10,20 @@ import numpy as np
 from tokscore.analytics.comparison.compare import scored_vocab_size
 from tokscore.analytics.comparison.confidence import (
     MAX_CONFIDENT_GROUPS,
-    NamedConfidence,
-    confidence_of_means,
 )
-from tokscore.analytics.comparison.diff_rows import flat_numbers
-from tokscore.analytics.comparison.off_policy import finite
-from tokscore.analytics.comparison.reduction import Group, Reduced, Reduction, reduce_batch
+from tokscore.analytics.comparison.reduction import Reduced, Reduction, reduce_batch
 from tokscore.analytics.divergence.measures import Measure
 from tokscore.analytics.exact.columns import SAME_TOP, exact_measures
+from tokscore.analytics.exact.figures import Summary
 from tokscore.analytics.exact.moments import MEANS, moment_columns, moments_of
 from tokscore.analytics.exact.parts import ExactParts
+from tokscore.analytics.exact.rows import PREFIX, ExactRow, exact_row
 from tokscore.analytics.exact.run import ExactPart, ExactRun
 from tokscore.analytics.exact.stored import StoredGap
-from tokscore.analytics.exact.summary import Summary, summarise
+from tokscore.analytics.exact.summary import summarise
 from tokscore.analytics.groups.grouping import Grouping, GroupKey, group_order, parse_group_by
 from tokscore.analytics.statistics.bootstrap import N_REPLICATES
 from tokscore.analytics.statistics.multiplicity import replicates_for
-
-# Before the names of exact numbers where they stand beside those of lists.
-PREFIX = "exact."
-
-
-@dataclass(frozen=True, slots=True)
-class ExactRow:
-    """Means per token of one group over the whole vocabulary, in nats.
-
-    Attributes:
-        group: What its tokens share.
-        n_tokens: Tokens compared.
-        n_infinite: Tokens with an infinite KL, by the name of the KL; its mean is None then.
-        values: Means by the names of `exact_measures`; None where one is infinite, and without tokens.
-        top1_agreement: Share of tokens where both find the same id most likely; None without tokens.
-        confidence: Of every measure of a gap; empty without tokens, and where groups are narrow or many.
-    """
-
-    group: GroupKey
-    n_tokens: int
-    n_infinite: Mapping[str, int]
-    values: Mapping[str, float | None]
-    top1_agreement: float | None
-    confidence: tuple[NamedConfidence, ...] = ()
-
-    def to_dict(self) -> dict[str, object]:
-        """For JSON."""
-        counts = {f"{name}_n_infinite": n for name, n in self.n_infinite.items()}
-        confidence = {each.name: each.to_dict() for each in self.confidence}
-        return {
-            "group": list(self.group) if isinstance(self.group, tuple) else self.group,
-            "n_tokens": self.n_tokens,
-            **self.values,
-            "top1_agreement": self.top1_agreement,
-            **counts,
-            "confidence": confidence,
-        }
-
-    def flat(self) -> dict[str, float | int | None]:
-        """All numbers by dotted name, such as `exact.gjs_0.5`."""
-        numbers = flat_numbers({name: value for name, value in self.to_dict().items() if name != "group"})
-        return {f"{PREFIX}{name}": value for name, value in numbers.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +109,8 @@ def exact_report(run: ExactRun, *, by: str | Sequence[str] = "role") -> ExactRep
     return ExactReport(
         grouping,
         tuple(exact),
-        tuple(_row(key, group, alphas, n_replicates) for key, group in groups.items()),
-        _row(None, whole, alphas, N_REPLICATES),
+        tuple(exact_row(key, group, alphas, n_replicates) for key, group in groups.items()),
+        exact_row(None, whole, alphas, N_REPLICATES),
         sizes[0],
         sizes[1],
         run.stored[0].gap,
@@ -173,22 +129,3 @@ def _reduced(part: ExactPart, exact: Sequence[Measure], by: Grouping) -> Reduced
             columns[f"n_infinite_{measure.name}"] = np.isinf(values[measure.name]).astype(np.float64)
     pair = part.pair
     return reduce_batch(columns, part.rows, pair.places, pair.starts, pair.teacher, by, sketched=None)
-
-
-def _row(key: GroupKey, group: Group, alphas: Sequence[float], n_replicates: int | None) -> ExactRow:
-    """The means of a group, with confidence limits from so many replicates."""
-    names = [measure.name for measure in exact_measures(alphas)]
-    counts = {name: f"n_infinite_{name}" for name in names}
-    n, sums = group.n_tokens, group.sums
-    measured = [measure.name for measure in exact_measures(alphas) if measure.is_gap]
-    clusters = group.clusters._replace(
-        sums={name: column for name, column in group.clusters.sums.items() if name in measured}
-    )
-    return ExactRow(
-        key,
-        n,
-        {name: int(sums[count]) for name, count in counts.items() if count in sums},
-        {name: finite(sums[name] / n) if n else None for name in names},
-        sums[SAME_TOP.name] / n if n else None,
-        () if n_replicates is None else confidence_of_means(clusters, alphas, n_replicates),
-    )

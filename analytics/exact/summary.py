@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+
+import numpy as np
 
 from tokscore.analytics.comparison.off_policy import finite
 from tokscore.analytics.divergence.topk import FloatArray
+from tokscore.analytics.exact.figures import Figure, Summary
 from tokscore.analytics.exact.moments import (
     BASE,
     DELTA,
     KLD,
+    MEANS,
+    PAIRS,
     RATIO,
     SAME_TOP,
     SQUARED_DELTA,
@@ -32,85 +36,6 @@ from tokscore.analytics.statistics.percentiles import percentiles
 _KLD_SHARES = (1.0, 0.999, 0.99, 0.95, 0.9, 0.5, 0.1, 0.05, 0.01, 0.001, 0.0)
 _DELTA_SHARES = (1.0, 0.999, 0.99, 0.95, 0.9, 0.75, 0.5, 0.25, 0.1, 0.05, 0.01, 0.001, 0.0)
 _NAMED_SHARES = {1.0: ("Maximum", "maximum"), 0.5: ("Median", "median"), 0.0: ("Minimum", "minimum")}
-_ERRORS = ("se_tokens", "se_conversations")
-# What has fewer digits than tables show is printed with an exponent.
-_SMALLEST_SHOWN = 1e-3
-
-
-class Figure(NamedTuple):
-    """One figure.
-
-    Attributes:
-        name: In JSON and CSV.
-        label: In tables.
-        value: None where it is infinite or there are no tokens.
-        se_tokens: Standard error over tokens; None where it has none.
-        se_conversations: Over conversations; None with fewer than 2, too.
-        is_share: Whether tables show it in percent.
-    """
-
-    name: str
-    label: str
-    value: float | None
-    se_tokens: float | None = None
-    se_conversations: float | None = None
-    is_share: bool = False
-
-    @property
-    def title(self) -> str:
-        """The label with the unit of `shown`."""
-        return f"{self.label}, %" if self.is_share else self.label
-
-    def shown(self, value: float | None) -> str:
-        """The value or an error as tables print it: six decimals, or percent with three."""
-        if value is None:
-            return "-"
-        if self.is_share:
-            return f"{100 * value:.3f}"
-        return f"{value:.3e}" if 0 < abs(value) < _SMALLEST_SHOWN else f"{value:,.6f}"
-
-
-class Summary(NamedTuple):
-    """All figures of two models over the same tokens.
-
-    Attributes:
-        n_tokens: Compared.
-        n_conversations: They are of.
-        perplexity: Figures of the perplexities.
-        kld: Of KL(base || Q), in nats.
-        delta_p: Of Q's less base's probability of the token, and of the most likely ids.
-    """
-
-    n_tokens: int
-    n_conversations: int
-    perplexity: tuple[Figure, ...]
-    kld: tuple[Figure, ...]
-    delta_p: tuple[Figure, ...]
-
-    @property
-    def figures(self) -> tuple[Figure, ...]:
-        """All of them."""
-        return (*self.perplexity, *self.kld, *self.delta_p)
-
-    def to_dict(self) -> dict[str, object]:
-        """For JSON: a figure without errors is a number."""
-        counts = {"n_tokens": self.n_tokens, "n_conversations": self.n_conversations}
-        return counts | {each.name: _json(each) for each in self.figures}
-
-    def flat(self) -> dict[str, float | None]:
-        """All numbers by name, standard errors as NAME.se_tokens and NAME.se_conversations."""
-        found: dict[str, float | None] = {}
-        for each in self.figures:
-            found[each.name] = each.value
-            if each.se_tokens is not None:
-                found |= {f"{each.name}.{name}": getattr(each, name) for name in _ERRORS}
-        return found
-
-
-def _json(figure: Figure) -> object:
-    if figure.se_tokens is None:
-        return figure.value
-    return {"value": figure.value, **{name: getattr(figure, name) for name in _ERRORS}}
 
 
 def summarise(moments: Moments, read: Callable[[str], Iterable[FloatArray]]) -> Summary:
@@ -127,6 +52,12 @@ def summarise(moments: Moments, read: Callable[[str], Iterable[FloatArray]]) -> 
         tuple(_kld(moments, read)),
         tuple(_delta(moments, read)),
     )
+
+
+def summary_names() -> tuple[str, ...]:
+    """All names of `Summary.flat`, with the standard errors that few tokens do not have."""
+    known = Moments(2, 2, dict.fromkeys(MEANS, 0.0), *(dict.fromkeys(PAIRS, 1.0),) * 2)
+    return tuple(summarise(known, lambda _name: [np.zeros(2)]).flat())
 
 
 def _figure(

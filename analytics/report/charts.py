@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from tokscore.analytics.report.totals import BIN_NATS
 from tokscore.dataset.errors import UsageError
 
 _WIDTH = "container"
@@ -19,6 +18,22 @@ class Bar(NamedTuple):
     label: str
     start: float
     stop: float
+
+
+class Bin(NamedTuple):
+    """One bar of a histogram; from `start` to `stop` in nats."""
+
+    start: float
+    stop: float
+    n_tokens: int
+
+
+class Percentile(NamedTuple):
+    """A value that a share of the tokens does not exceed, or its limits, in nats."""
+
+    label: str
+    lower: float
+    upper: float
 
 
 def check_available() -> None:
@@ -64,27 +79,58 @@ def bar_chart(bars: Sequence[Bar], title: str) -> dict[str, Any]:  # Any: JSON v
     return _spec(chart)
 
 
-def histogram(counts: Sequence[int], first: float, title: str) -> dict[str, Any]:  # Any: JSON values
-    """Numbers of tokens by value, on a scale that shows single tokens beside millions."""
+def histogram(bins: Sequence[Bin], title: str, *, is_log: bool = False) -> dict[str, Any]:  # Any: JSON values
+    """Numbers of tokens by value, on a scale that shows single tokens beside millions.
+
+    Args:
+        bins: Those with tokens.
+        title: Of the values.
+        is_log: Whether powers of ten have the same width; bins begin above 0 then.
+    """
     import altair as alt
 
-    rows = [
-        {"start": first + i * BIN_NATS, "stop": first + (i + 1) * BIN_NATS, "tokens": n, "zero": 1}
-        for i, n in enumerate(counts)
-        if n
-    ]
+    rows = [{"start": each.start, "stop": each.stop, "tokens": each.n_tokens} for each in bins]
+    scale = alt.Scale(type="log") if is_log else alt.Scale(zero=False)
+    axis = alt.Axis(tickCount=8, format="~g")
     chart = (
         alt.Chart(alt.Data(values=rows))
         .mark_bar()
         .encode(
-            x=alt.X("start:Q", title=title, bin=alt.BinParams(binned=True)),
+            x=alt.X("start:Q", title=title, scale=scale, axis=axis),
             x2="stop:Q",
             y=alt.Y("tokens:Q", title="tokens", scale=alt.Scale(type="symlog")),
-            tooltip=["start:Q", "stop:Q", "tokens:Q"],
+            tooltip=[
+                alt.Tooltip("start:Q", format=".3g"),
+                alt.Tooltip("stop:Q", format=".3g"),
+                alt.Tooltip("tokens:Q", format=","),
+            ],
         )
         .properties(width=_WIDTH, height=160)
     )
     return _spec(chart)
+
+
+def percentile_chart(points: Sequence[Percentile], title: str) -> dict[str, Any]:  # Any: JSON values
+    """Percentiles from left to right, as a line, or the room between their limits."""
+    import altair as alt
+
+    rows = [{"share": each.label, "lower": each.lower, "upper": each.upper} for each in points]
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        x=alt.X("share:N", sort=None, title="share of tokens", axis=alt.Axis(labelAngle=-45)),
+        tooltip=[
+            alt.Tooltip("share:N"),
+            alt.Tooltip("lower:Q", format=".4g"),
+            alt.Tooltip("upper:Q", format=".4g"),
+        ],
+    )
+    # Near 0 it is linear: a percentile may be 0.
+    scale = alt.Scale(type="symlog", constant=0.01)
+    limits = [
+        base.mark_line(point=True).encode(y=alt.Y(f"{name}:Q", title=title, scale=scale))
+        for name in ("lower", "upper")
+    ]
+    chart = alt.layer(base.mark_rule(strokeWidth=6, opacity=0.4).encode(y="lower:Q", y2="upper:Q"), *limits)
+    return _spec(chart.properties(width=_WIDTH, height=160))
 
 
 def _spec(chart: Any) -> dict[str, Any]:  # Any: altair's classes, JSON values

@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from tokscore.analytics.divergence.topk import FloatArray
 from tokscore.analytics.exact.columns import exact_columns
+from tokscore.analytics.exact.figures import Figure
 from tokscore.analytics.exact.parts import ExactParts
-from tokscore.analytics.exact.report import ExactReport, ExactRow
-from tokscore.analytics.exact.summary import Figure
+from tokscore.analytics.exact.report import ExactReport
+from tokscore.analytics.exact.rows import ExactRow
 from tokscore.analytics.groups.grouping import group_label
 from tokscore.analytics.report.charts import Bar, bar_chart
 from tokscore.analytics.report.conversation.scored import ScoredConversation

@@ -24,6 +24,7 @@ from tokscore.analytics.report.conversation.scored import (
     model_scores,
 )
 from tokscore.analytics.report.grouping import GROUPED_COLUMNS
+from tokscore.analytics.report.spread import limit_columns
 from tokscore.analytics.report.totals import BatchTotals, batch_totals
 from tokscore.dataset.choices import OnError
 from tokscore.dataset.errors import InputError
@@ -154,8 +155,15 @@ class ComparedDatasets:
         """
 
         def add_up(batch: ComparedBatch) -> tuple[BatchTotals, ComparedBatch]:
-            values = summed_columns(batch)
-            return batch_totals(values, batch.rows, batch.places, batch.starts, batch.attribution), batch
+            totals = batch_totals(
+                summed_columns(batch),
+                batch.rows,
+                batch.places,
+                batch.starts,
+                batch.attribution,
+                sketched=limit_columns(batch, self._alpha),
+            )
+            return totals, batch
 
         known = _all_stored(self.comparison.teacher)
         for totals, batch in self.comparison.map(add_up):

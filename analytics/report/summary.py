@@ -10,7 +10,7 @@ from tokscore.analytics.comparison.off_policy import finite
 from tokscore.analytics.comparison.reduction import Group
 from tokscore.analytics.comparison.verdict import verdict
 from tokscore.analytics.divergence.measures import DiffTable, Measure, measures
-from tokscore.analytics.report.charts import Bar, bar_chart, histogram
+from tokscore.analytics.report.charts import Bar, Bin, bar_chart, histogram
 from tokscore.analytics.report.grouping import PageGrouping
 from tokscore.analytics.report.page import Table
 from tokscore.analytics.report.totals import BIN_NATS, N_BINS, Totals, first_bin
@@ -167,7 +167,7 @@ def histogram_table(totals: Totals, *, name: str) -> Table:
     """How many tokens have which log-ratio or logprob, by the name that the table calls it."""
     first = first_bin(has_student=name != "logprob")
     counts = totals.histogram.tolist()
-    rows = []
+    rows, bins = [], []
     for i, n in enumerate(counts):
         low, high = first + i * BIN_NATS, first + (i + 1) * BIN_NATS
         label = f"{low:g} to {high:g}"
@@ -177,5 +177,6 @@ def histogram_table(totals: Totals, *, name: str) -> Table:
             label = f"{low:g} and more"
         if n:
             rows.append([label, f"{n:,}"])
-    chart = histogram(counts, first, f"{name}, nats") if rows else None
+            bins.append(Bin(low, high, n))
+    chart = histogram(bins, f"{name}, nats") if bins else None
     return Table("histogram", f"Tokens by {name}", [f"{name} (nats)", "tokens"], rows, chart)

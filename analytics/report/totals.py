@@ -13,6 +13,7 @@ from tokscore.analytics.comparison.reduction import Group, Reduced, Reduction, r
 from tokscore.analytics.divergence.topk import FloatArray
 from tokscore.analytics.groups.grouping import Grouping, group_order
 from tokscore.analytics.report.grouping import PageGrouping, group_column, page_label
+from tokscore.analytics.statistics.sketches import QuantileSketch
 from tokscore.dataset.token_rows import Place
 
 # Log-ratios and logprobs are counted in bins of this width, the outer ones open.
@@ -22,10 +23,11 @@ _SAMPLED_TOKENS = 100_000
 
 
 class BatchTotals(NamedTuple):
-    """Sums of a batch of whole conversations by grouping, and its histogram."""
+    """Sums of a batch of whole conversations by grouping, its histogram, and sketches of columns."""
 
     reduced: dict[PageGrouping, Reduced]
     histogram: NDArray[np.int64]
+    sketches: Mapping[str, QuantileSketch]
 
 
 def batch_totals(
@@ -34,6 +36,8 @@ def batch_totals(
     places: Sequence[Place],
     starts: NDArray[np.int64],
     table: pa.Table,
+    *,
+    sketched: Mapping[str, FloatArray] | None = None,
 ) -> BatchTotals:
     """Add up the values of a batch, as `reduction.reduce_batch` takes them.
 
@@ -43,6 +47,7 @@ def batch_totals(
         places: The conversations.
         starts: First row of each, and the number of all rows.
         table: Token rows with `GROUPED_COLUMNS`.
+        sketched: Columns that percentiles are wanted of, not NaN.
     """
     reduced = {
         by: reduce_batch(
@@ -59,7 +64,10 @@ def batch_totals(
     first = first_bin(has_student="log_ratio" in values)
     shown = values["log_ratio" if "log_ratio" in values else "logprob"]
     bins = np.clip(np.floor((shown - first) / BIN_NATS), 0, N_BINS - 1)
-    return BatchTotals(reduced, np.bincount(bins.astype(np.int64), minlength=N_BINS))
+    sketches = {name: QuantileSketch() for name in sketched or {}}
+    for name, column in (sketched or {}).items():
+        sketches[name].add(column)
+    return BatchTotals(reduced, np.bincount(bins.astype(np.int64), minlength=N_BINS), sketches)
 
 
 def first_bin(*, has_student: bool) -> float:
@@ -72,11 +80,13 @@ class Totals:
 
     Attributes:
         histogram: Tokens by log-ratio (two models) or logprob (one), int64, shape [N_BINS].
+        sketches: Of the columns that percentiles are wanted of.
     """
 
     def __init__(self, kept: Sequence[str] = ()) -> None:
         """Start with no tokens; `kept` as of `Reduction`."""
         self.histogram = np.zeros(N_BINS, np.int64)
+        self.sketches: dict[str, QuantileSketch] = {}
         self._reductions = {by: Reduction(kept, Grouping((by.value,))) for by in PageGrouping}
 
     def add(self, batch: BatchTotals) -> None:
@@ -84,6 +94,8 @@ class Totals:
         for by, reduced in batch.reduced.items():
             self._reductions[by].add(reduced)
         self.histogram += batch.histogram
+        for name, sketch in batch.sketches.items():
+            self.sketches.setdefault(name, QuantileSketch()).merge(sketch)
 
     @property
     def n_conversations(self) -> int:

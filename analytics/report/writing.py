@@ -24,6 +24,7 @@ from tokscore.analytics.report.reading import (
     read_recorded_batches,
 )
 from tokscore.analytics.report.recorded import recorded_facts, recorded_tables, recorded_verdict
+from tokscore.analytics.report.spread import exact_spread, limit_spread
 from tokscore.analytics.report.summary import (
     diff_verdict,
     facts_table,
@@ -125,8 +126,9 @@ def write_diff_report(
     tables = [
         models_table(datasets),
         facts_table(facts),
-        *(() if exact is None else exact_tables(exact)),
+        *(() if exact is None else (*exact_tables(exact), *exact_spread(exact))),
         *group_tables(found.totals, alpha=alpha),
+        *(limit_spread(found.totals, alpha) if exact is None else ()),
         histogram_table(found.totals, name="log-ratio T - S"),
     ]
     page = Page(

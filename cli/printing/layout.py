@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tokscore.cli.printing.console import is_terminal
@@ -79,17 +79,37 @@ def lay_out(headings: Sequence[str], cells: Sequence[Sequence[str]], width: int 
     numbers = [index for index in shown if index not in texts]
     while excess() > 0 and len(numbers) > _KEPT_NUMBERS:
         shown.remove(numbers.pop())
-    for index in sorted(texts, key=lambda index: -widths[index]):
-        if excess() > 0:
-            widths[index] = max(_LEAST_TEXT, widths[index] - excess())
-    while excess() > 0 and len(numbers) > _LEAST_NUMBERS:
+    needed = {index: widths[index] for index in texts}
+    while excess() > 0:
+        for index, cells_of in _levelled(needed, sum(needed.values()) - excess()).items():
+            widths[index] = cells_of
+        if excess() <= 0 or len(numbers) <= _LEAST_NUMBERS:
+            break
         shown.remove(numbers.pop())
+        widths = [needed.get(index, cells_of) for index, cells_of in enumerate(widths)]
     if excess() > 0:
         return Layout((), (), ())
     hidden = tuple(index for index in range(n) if index not in shown)
     is_narrow = width is not None and used(*_WIDE) > width
     total = used(*(_NARROW if is_narrow else _WIDE))
     return Layout(tuple(shown), tuple(widths[index] for index in shown), hidden, total, is_narrow)
+
+
+def _levelled(needed: Mapping[int, int], room: int) -> dict[int, int]:
+    """Widths of columns of text that share some room: short ones have what they need, the others alike.
+
+    Args:
+        needed: Cells that each would take.
+        room: Cells for all of them; none has less than 12, or than it needs.
+    """
+    rest, n_left = room, len(needed)
+    limit = 0
+    for cells_of in sorted(needed.values()):
+        limit = max(rest // n_left, _LEAST_TEXT)
+        if cells_of > limit:
+            break
+        rest, n_left = rest - cells_of, n_left - 1
+    return {index: min(cells_of, limit) for index, cells_of in needed.items()}
 
 
 def is_number(cell: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -92,12 +92,15 @@ class OnOptions(NamedTuple):
     engine: EngineSettings
 
 
-def open_sides(teacher: str, student: str, on: Sequence[str], options: OnOptions) -> Sides:
+def open_sides(
+    teacher: str, student: str, on: Sequence[str], options: OnOptions, check_tokens: Callable[[Path], None]
+) -> Sides:
     """The datasets behind the two arguments of diff; models score the conversations of `on` first.
 
     A directory with manifest.json is a dataset, one with config.json a model, and what is no directory a
     model on the hub. The conversations are rendered once, with the student's template. All of it lands in
-    `cache_directory` and is used again.
+    `cache_directory` and is used again. `check_tokens` is called with the rendered tokens before a model is
+    loaded.
 
     Raises:
         UsageError: `on` is missing or out of place, or one is a dataset and the other a model.
@@ -128,7 +131,7 @@ def open_sides(teacher: str, student: str, on: Sequence[str], options: OnOptions
             f"{teacher} and {student} are models; give the conversations to compare them on: "
             "--on convs.jsonl."
         )
-    return _score_both(teacher, student, on, options)
+    return _score_both(teacher, student, on, options, check_tokens)
 
 
 def _is_dataset(name: str) -> bool:
@@ -159,10 +162,13 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "tokscore"
 
 
-def _score_both(teacher: str, student: str, on: Sequence[str], options: OnOptions) -> Sides:
+def _score_both(
+    teacher: str, student: str, on: Sequence[str], options: OnOptions, check_tokens: Callable[[Path], None]
+) -> Sides:
     from tokscore.scoring import plan_engine
 
     tokens = _rendered(student, on, options)
+    check_tokens(tokens)
     scored = []
     for model in (teacher, student):
         spec = plan_engine(model, options.engine, trust_remote_code=options.rendering.trust_remote_code)

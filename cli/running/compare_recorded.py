@@ -68,6 +68,7 @@ class RecordedOptions(NamedTuple):
     out: Path | None
     form: Format
     details: bool
+    top_option: str = "--top"
 
 
 def check_page(recorded: Path, against: RecordedAgainst | None) -> None:
@@ -120,7 +121,7 @@ def compare_recorded(recorded: Path, chosen: RecordedOptions) -> Compared:
         print_json(shown.to_dict())
     else:
         print_mismatch(shown, chosen.form, details=chosen.details)
-    note_more(len(report.groups), len(shown.groups))
+    note_more(len(report.groups), len(shown.groups), chosen.top_option)
     note_absent_metadata(report.by, [row.group for row in report.groups])
     note_confidence(report)
     _note_totals(report)

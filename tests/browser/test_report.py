@@ -61,7 +61,7 @@ def test_it_opens_from_a_file_without_network_or_console_messages(browser: Any, 
 def test_every_chart_is_drawn_and_has_a_table(page: Any) -> None:
     page.run(OPEN_ALL)
     n_charts = page.run("return document.querySelectorAll('figure').length")
-    assert n_charts == 6
+    assert n_charts == 7
     for i in range(n_charts):
         page.run("document.querySelectorAll('figure')[arguments[0]].scrollIntoView()", i)
         page.wait(f"return document.querySelectorAll('figure')[{i}].querySelector('svg path')")
@@ -270,7 +270,7 @@ def test_nothing_overlaps_or_is_cut_and_axe_finds_nothing_serious(
     browser.resize(width)
     browser.open(report, f"{HOSTILE}&q=short-1&theme={theme}&t=5&pin=1")
     browser.run(OPEN_ALL)
-    for i in range(6):
+    for i in range(7):
         browser.run("document.querySelectorAll('figure')[arguments[0]].scrollIntoView()", i)
         browser.wait(f"return document.querySelectorAll('figure')[{i}].querySelector('svg path')")
     assert browser.run("return document.documentElement.scrollWidth") <= width

@@ -26,8 +26,11 @@ from typer.testing import CliRunner
 
 from tests.analytics.exact.pairs import Pair, score_pair, write_conversations
 from tests.rewriting import rewrite
+from tokscore.analytics.comparison.diff_rows import flat_numbers
 from tokscore.analytics.exact.report import exact_report
+from tokscore.analytics.exact.rows import metric_names
 from tokscore.cli.app import app
+from tokscore.cli.running import compare_models
 from tokscore.dataset.errors import InputError, TokscoreError, UsageError
 from tokscore.dataset.reading import Dataset
 
@@ -202,6 +205,51 @@ def test_a_gate_on_exact_values_needs_them(pair: Pair, cache: Path) -> None:
         invoke(*exact_arguments(pair), "--fail-if", "exact.gjs > 1")
 
 
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("exact.gjs > 1", r"did you mean .*exact\.gjs_0\.5"),
+        ("exact.summary.mean_kl > 1", r"did you mean .*exact\.summary\.mean_kld"),
+        ("exact.summary.mean_kld.se > 1", r"did you mean .*exact\.summary\.mean_kld\.se_tokens"),
+        ("exact.confidence.gjs_0.5.low > 1", r"did you mean .*exact\.confidence\.gjs_0\.5\.lower"),
+        ("role=asistant: exact.gjs_0.5 > 1", r"there is no such group; did you mean role=assistant\?"),
+        ("rol=assistant: exact.gjs_0.5 > 1", "names the columns rol; expected role"),
+    ],
+)
+def test_a_gate_that_cannot_hold_is_refused_before_a_model_is_loaded(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, condition: str, message: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        pytest.fail("models are run")
+
+    monkeypatch.setattr(compare_models, "exact", refuse)
+    with pytest.raises(UsageError, match=message):
+        invoke(*exact_arguments(pair), "--fail-if", condition)
+
+
+def test_a_group_that_no_token_has_is_refused_before_conversations_are_scored(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TOKSCORE_CACHE", str(tmp_path))
+    lines = write_conversations(tmp_path / "lines.jsonl")
+    arguments = (pair.teacher_model, pair.student_model, "--on", lines, "--fail-if")
+    with pytest.raises(UsageError, match=r"did you mean role=assistant\?"):
+        invoke(*arguments, "role=asistant: gjs_0.5.lower > 1")
+    assert [path.name.partition("-")[0] for path in (tmp_path / "diff").iterdir()] == ["tokens"]
+
+
+def test_every_exact_number_can_be_gated(pair: Pair, report: Any) -> None:
+    """The names that are allowed are those of a report."""
+    exact = report["exact"]
+    found = {
+        f"exact.{name}" for name in flat_numbers({k: v for k, v in exact["total"].items() if k != "group"})
+    }
+    summary = flat_numbers(exact["summary"])
+    counts = ("n_tokens", "n_conversations")
+    found |= {f"exact.summary.{name.removesuffix('.value')}" for name in summary if name not in counts}
+    assert found == set(metric_names([0.5]))
+
+
 def test_the_page_has_the_exact_values(pair: Pair, report: Any, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     invoke(*exact_arguments(pair), "--html", page)
@@ -211,7 +259,14 @@ def test_the_page_has_the_exact_values(pair: Pair, report: Any, tmp_path: Path) 
     assert f"Over the whole vocabulary KL(T||S) is {total['kl_teacher_student']:.4f} nats a token" in html
     assert f"<td>{total['kl_teacher_student']:.4f}</td>" in html
     assert '<th scope="row" class="text">99.9% KLD</th>' in html
-    assert f"<td>{report['exact']['summary']['p99_9_kld']:.6f}</td>" in html
+    summary = report["exact"]["summary"]
+    assert f"<td>{summary['p99_9_kld']:.6f}</td>" in html
+    tables = dict(re.findall(r'<table id="([\w-]+)">(.*?)</table>', html, re.DOTALL))
+    assert f">99.9%</th><td>{summary['p99_9_kld']:.6g}</td>" in tables["kld-percentiles"]
+    assert f">Median</th><td>{summary['median_kld']:.6g}</td>" in tables["kld-percentiles"]
+    counts = re.findall(r"<td>([\d,]+)</td>", tables["kld"])
+    assert sum(int(n.replace(",", "")) for n in counts) == total["n_tokens"]
+    assert "percentiles" not in tables
 
 
 def test_the_page_holds_the_exact_values_of_every_token(pair: Pair, tmp_path: Path) -> None:

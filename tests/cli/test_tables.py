@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import re
@@ -16,7 +17,11 @@ from typer.testing import CliRunner
 from tokscore.cli.app import app
 from tokscore.cli.printing.layout import is_number, lay_out, shown_number
 from tokscore.cli.printing.output_format import Format
+from tokscore.cli.printing.reports.selfcheck import print_selfcheck
 from tokscore.cli.printing.tables import Column, print_all_columns, print_rows
+from tokscore.dataset.manifest import ModelIdentity
+from tokscore.scoring.agreement import Agreement
+from tokscore.scoring.selfcheck import Line, NoiseFloor, SelfCheck
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SNAPSHOTS = Path(__file__).parents[1] / "data" / "tables"
@@ -40,6 +45,8 @@ def datasets(
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    monkeypatch.chdir(EXAMPLES)  # titles name files
+
     def run(*arguments: str | Path, width: int | None = None) -> str:
         monkeypatch.delenv("COLUMNS", raising=False)
         if width is not None:
@@ -59,18 +66,27 @@ def commands(datasets: tuple[Path, Path], teacher_model: Path) -> dict[str, list
         "stats": ["stats", teacher],
         "diff": ["diff", teacher, student],
         "diff_details": ["diff", teacher, student, "--details"],
-        "recorded": ["diff", "--recorded", SNAPSHOTS.parent / "formats" / "prime_rl.jsonl", "--details"],
+        "recorded": [
+            "diff",
+            "--recorded",
+            SNAPSHOTS.resolve().parent / "formats" / "prime_rl.jsonl",
+            "--details",
+        ],
         "drift": ["drift", EXAMPLES / "recorded.jsonl", "-m", teacher_model, *template],
+        "template": ["template", "chatml_tools.jinja", "-m", teacher_model],
     }
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["stats", "diff", "diff_details", "recorded", "drift"])
+@pytest.mark.parametrize("name", ["stats", "diff", "diff_details", "recorded", "drift", "template"])
 def test_a_table_is_as_in_the_snapshot(
     run: Callable[..., str], commands: dict[str, list[str | Path]], name: str, width: int
 ) -> None:
     """The files are rewritten with TOKSCORE_REWRITE=1; look at what changed."""
-    shown = run(*commands[name], width=width)
+    check_snapshot(run(*commands[name], width=width), name, width)
+
+
+def check_snapshot(shown: str, name: str, width: int) -> None:
     path = SNAPSHOTS / f"{name}_{width}.txt"
     if os.environ.get("TOKSCORE_REWRITE"):
         path.parent.mkdir(exist_ok=True)
@@ -80,6 +96,29 @@ def test_a_table_is_as_in_the_snapshot(
     # The sentence that opens diff, and records, are text, which terminals wrap.
     lines = [line for line in shown.splitlines() if ": " not in line]
     assert max(map(cell_len, lines)) <= width
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_tables_of_selfcheck_are_as_in_the_snapshot(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """Of the numbers of one run, since others differ from machine to machine."""
+    model = ModelIdentity("m", None, None, 49_152, "bfloat16", "vllm", "vllm 0.24.0")
+    numbers = 1_234_567, 0.0436, 0.15, 0.312, 1.02, 0.0213, 0.987, 0.9, 1.31
+    again = 1_234_567, 7.3e-6, 2e-5, 3.1e-5, 1.1e-4, 0.0, 1.0, 1.0, None
+    found = SelfCheck(
+        engine=model,
+        reference=model,
+        details={},
+        n_conversations=20,
+        against_reference=Agreement(*numbers),
+        noise_floor=NoiseFloor(1.1e-4, 7.3e-6, 3.1e-5, Agreement(*again), Agreement(*again)),
+        is_deterministic=False,
+        lines=[Line("mean |delta| from the reference", 0.0436, 0.1), Line("max |delta|", math.inf, 2.0)],
+    )
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_selfcheck(found, Format.TABLE)
+    check_snapshot(capsys.readouterr().out, "selfcheck", width)
 
 
 def test_output_to_a_pipe_is_as_wide_as_it_needs(
@@ -184,6 +223,12 @@ def test_numbers_and_intervals_are_numbers(text: str) -> None:
 @pytest.mark.parametrize("text", ["assistant", "[a, b]", "c-3", "yes", "1 of 3"])
 def test_text_is_none(text: str) -> None:
     assert not is_number(text)
+
+
+def test_columns_of_text_share_what_room_there_is() -> None:
+    layout = lay_out(["a", "b", "c", "n"], [["x" * 90, "y" * 60, "z" * 8, "12"]], 60)
+    assert layout.widths == (20, 20, 8, 2)
+    assert layout.total <= 60
 
 
 def test_text_wraps_where_numbers_have_room() -> None:

@@ -15,7 +15,7 @@ function themed(spec) {
   const style = getComputedStyle(document.documentElement);
   const [text, line, bar] = ["--text", "--line", "--link"].map((name) => style.getPropertyValue(name).trim());
   const axis = { labelColor: text, titleColor: text, gridColor: line, domainColor: line, tickColor: line };
-  const config = { background: "transparent", axis, view: { stroke: line }, title: { color: text }, bar: { color: bar }, tick: { color: text } };
+  const config = { background: "transparent", axis, view: { stroke: line }, title: { color: text }, bar: { color: bar }, line: { color: bar }, point: { color: bar }, rule: { color: bar }, tick: { color: text } };
   return { ...spec, config: { ...spec.config, ...config } };
 }
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tokscore.analytics.divergence.measures import Measure
+    from tokscore.analytics.exact.figures import Figure, Summary
     from tokscore.analytics.exact.report import ExactReport
-    from tokscore.analytics.exact.summary import Figure, Summary
 
 
 # Measures in the order in which they are asked for.

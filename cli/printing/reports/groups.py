@@ -49,7 +49,7 @@ def shown_groups(
     return shown
 
 
-def note_more(n_all: int, n_kept: int) -> None:
-    """Say how many groups --top leaves out."""
+def note_more(n_all: int, n_kept: int, option: str = "--top") -> None:
+    """Say how many groups an option leaves out."""
     if n_kept < n_all:
-        note(f"{counted(n_all - n_kept, 'group')} more (--top {n_kept}).")
+        note(f"{counted(n_all - n_kept, 'group')} more ({option} {n_kept}).")

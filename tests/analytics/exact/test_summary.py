@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("torch")
 from tests.analytics.exact.pairs import Pair, score_pair
+from tokscore.analytics.exact.figures import Summary
 from tokscore.analytics.exact.report import exact_report
-from tokscore.analytics.exact.summary import Summary
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 DOCS = Path(__file__).parents[3] / "docs"

@@ -9,8 +9,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tokscore.analytics import Comparison
 from tokscore.analytics import diff_report as diff
 from tokscore.analytics.report import write_diff_report, write_stats_report
 from tokscore.dataset.errors import UsageError
@@ -68,6 +70,24 @@ def test_only_the_scripts_of_the_page_may_run_and_nothing_is_loaded(page: str) -
         if attributes.get("type") != "application/json":
             digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
             assert f"'sha256-{digest}'" in policy
+
+
+def test_percentiles_are_limits_of_those_of_every_value(page: str, scores: Any) -> None:
+    comparison = Comparison(*scores, alphas=[0.3])
+    batches = [batch for _, batch in comparison.map(lambda batch: (None, batch))]
+    table = re.findall(r'<table id="percentiles">(.*?)</table>', page, re.DOTALL)[0]
+    rows = {
+        label: [cell.strip("[])").split(", ") for cell in re.findall(r"<td>(.*?)</td>", cells)]
+        for label, cells in re.findall(r">([\w.%]+)</th>((?:<td>.*?</td>)+)", table)
+    }
+    assert [*rows] == ["50%", "75%", "90%", "95%", "99%", "99.9%", "Maximum"]
+    for column, name in enumerate(("kl_teacher_student", "gjs_0.3")):
+        for end, side in enumerate(("lower", "upper")):
+            values = np.concatenate([batch.measures[f"{name}.{side}"] for batch in batches])
+            for share, label in ((0.5, "50%"), (0.9, "90%"), (1.0, "Maximum")):
+                expected = np.quantile(values, share, method="inverted_cdf")
+                shown = rows[label][column][end]
+                assert float(shown.replace("∞", "inf")) == pytest.approx(expected, rel=3e-3, abs=1e-4)
 
 
 def test_the_role_table_has_the_numbers_of_diff(page: str, scores: Any) -> None:
