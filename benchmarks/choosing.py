@@ -9,7 +9,9 @@ a run writes it, the others as copies with other ids and lines. Each command is 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,7 +33,11 @@ from tokscore.scoring.engines.contract import SequenceScores
 PART_CONVERSATIONS, N_TOKENS, VOCAB_SIZE, TOP_K = 10_000, 8, 256, 3
 TABLES = ("spans", "messages", "conversations", "scores")
 MESSAGES = '[{{"role": "user", "content": "abc"}}, {{"role": "assistant", "content": "defg"}}]'
-RECORD = f'{{{{"id": "c{{:07}}", "messages": {MESSAGES}}}}}\n'
+RECORD = (
+    '{{"id": "c{:07}", "messages": [{{"role": "user", "content": "abc"}}, '
+    '{{"role": "assistant", "content": "defg"}}]}}\n'
+)
+TOP = ("--keep-top", "90%", "--by", "mean_logprob")
 LINE_BYTES = len(RECORD.format(0))
 
 
@@ -47,10 +53,14 @@ def write_inputs(folder: Path, n: int) -> Path:
     manifest = Manifest(
         kind=DatasetKind.SCORES,
         tokscore_version="0",
-        settings={"top_k": TOP_K, "temperature": 1.0},
+        settings={"top_k": TOP_K, "temperature": 1.0, "input_format": "openai"},
         tokenizer=TokenizerIdentity("tok", None, "t" * 64, "c" * 64, VOCAB_SIZE),
         model=ModelIdentity("m", None, None, VOCAB_SIZE, "float32", "transformers", "transformers 5"),
-        inputs=[InputFile(conversations.name, n * LINE_BYTES, "0" * 64)],
+        inputs=[
+            InputFile(
+                conversations.name, n * LINE_BYTES, hashlib.sha256(conversations.read_bytes()).hexdigest()
+            )
+        ],
         parts=parts,
     ).sealed()
     root = folder / f"scores-{n}"
@@ -65,8 +75,10 @@ def write_inputs(folder: Path, n: int) -> Path:
             row = ConversationRow(f"c{i:07}", 0, conversations.name, i + 1)
             writer.add(RenderedConversation(row, TOKENS), ScoredTokens(N_TOKENS, scores(i)))
         writer.finish()
+    shutil.rmtree(root / "checksums")
     for part in parts[1:]:
         copy_part(root, part.index)
+        shutil.copy(root / "errors/part-00000.jsonl", root / f"errors/part-{part.index:05}.jsonl")
     return root
 
 
