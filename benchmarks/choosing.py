@@ -50,17 +50,14 @@ def write_inputs(folder: Path, n: int) -> Path:
         Part(i, 0, first * LINE_BYTES, min(first + PART_CONVERSATIONS, n) * LINE_BYTES, first + 1)
         for i, first in enumerate(range(0, n, PART_CONVERSATIONS))
     ]
+    digest = hashlib.sha256(conversations.read_bytes()).hexdigest()
     manifest = Manifest(
         kind=DatasetKind.SCORES,
         tokscore_version="0",
         settings={"top_k": TOP_K, "temperature": 1.0, "input_format": "openai"},
         tokenizer=TokenizerIdentity("tok", None, "t" * 64, "c" * 64, VOCAB_SIZE),
         model=ModelIdentity("m", None, None, VOCAB_SIZE, "float32", "transformers", "transformers 5"),
-        inputs=[
-            InputFile(
-                conversations.name, n * LINE_BYTES, hashlib.sha256(conversations.read_bytes()).hexdigest()
-            )
-        ],
+        inputs=[InputFile(conversations.name, n * LINE_BYTES, digest)],
         parts=parts,
     ).sealed()
     root = folder / f"scores-{n}"
