@@ -16,6 +16,8 @@ _IMPORTING = "<frozen importlib._bootstrap>"
 def end_at_once() -> None:
     """End the process without a word where it is interrupted: there is nothing to unwind."""
     _handle(_end)
+    # One that is to come again would meet a Python without handlers, and end the process itself.
+    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _handle(handler: Callable[[int, FrameType | None], None]) -> None:

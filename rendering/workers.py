@@ -7,12 +7,13 @@ import os
 import pickle
 import signal
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
+from threading import Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from tokscore.dataset.choices import OnError
@@ -32,6 +33,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 # Starting a process takes about as long as rendering a part.
 PARTS_PER_WORKER = 2
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class PartResult(NamedTuple):
@@ -133,7 +135,8 @@ def on_processes(job: Job[T], n_workers: int, parts: Sequence[Part]) -> Generato
     )
     try:
         give_memory_back()
-        futures = deque(executor.submit(_run, part) for part in parts)
+        with _blocked_signals():
+            futures = deque(executor.submit(_run, part) for part in parts)
         while futures:
             # What is not needed any more is not kept.
             yield futures.popleft().result()
@@ -145,6 +148,27 @@ def on_processes(job: Job[T], n_workers: int, parts: Sequence[Part]) -> Generato
     finally:
         stop.set()
         executor.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _blocked_signals() -> Iterator[None]:
+    """Signals wait: what is started meanwhile is started whole, and gets none before it can take it."""
+    came: list[int] = []
+    handlers = {}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    # Another thread of this process may still take one; its handler then runs in the main one.
+    if current_thread() is main_thread():
+        for number in _SIGNALS:
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                handlers[number] = signal.signal(number, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for arrived in came:
+            signal.raise_signal(arrived)
 
 
 class _Stopped(Exception):  # noqa: N818
@@ -161,6 +185,7 @@ _WORKER: list[_Worker] = []
 
 def _start(job: bytes, stop: Event) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and says stop
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["RAYON_NUM_THREADS"] = "1"  # fastokens looks at this one
     Thread(target=_exit_with_parent, daemon=True).start()

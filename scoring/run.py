@@ -295,13 +295,13 @@ class _Run:
         started = perf_counter()
         self.n_logical, self.n_unique = plan.n_tokens, plan.n_unique
         shares = self._spec.settings.sharing is Sharing.AUTO and plan.saves > LEAST_SAVING
+        self._engine = RetryingEngine(replace(self._spec, shares=shares), plan.longest, tell)
+        self.load_s = perf_counter() - started
         if plan.n_tokens > plan.n_unique:
             tell(
                 f"plan: {plan.n_tokens:,} tokens, {plan.n_unique:,} unique: what is shared "
-                + ("is computed once." if shares else "is computed for every sequence.")
+                + ("is computed once." if self._engine.shares else "is computed for every sequence.")
             )
-        self._engine = RetryingEngine(replace(self._spec, shares=shares), plan.longest, tell)
-        self.load_s = perf_counter() - started
         details = dict(self._engine.details)
         if details:
             tell(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def _histogram(parts: ExactParts, title: str) -> Table:
         inner += np.bincount(np.searchsorted(_EDGES, known, side="right"), minlength=len(inner))
     counts = inner.tolist()
     ends = [_EDGES[0] / 10, *_EDGES, _EDGES[-1] * 10]
-    bins = [Bin(low, high, n) for low, high, n in zip(ends, ends[1:], counts, strict=True) if n]
+    bins = [Bin(low, high, n) for (low, high), n in zip(pairwise(ends), counts, strict=True) if n]
     rows = [[_bin_label(each), f"{each.n_tokens:,}"] for each in bins]
     if n_infinite:
         rows.append(["infinite", f"{n_infinite:,}"])

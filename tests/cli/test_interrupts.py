@@ -59,3 +59,38 @@ def test_kills_at_random_moments_lose_nothing() -> None:
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert "6 kills" in finished.stdout
     assert "0 wrong" in finished.stdout
+
+
+def has_workers(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it has started processes that share its work."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    found = [Path(f"/proc/{each}/cmdline") for each in children.read_text().split()]
+    return any(b"spawn_main" in each.read_bytes() for each in found if each.exists())
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no list of the processes started")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_workers_that_just_start_print_no_traceback(
+    tiny_model: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    for i in range(6):
+        record = {"messages": [{"role": "user", "content": f"{i}"}]}
+        (tmp_path / f"{i}.jsonl").write_text(json.dumps(record) + "\n")
+    command = ["render", *map(str, sorted(tmp_path.glob("*.jsonl"))), "-m", str(tiny_model), "--workers", "2"]
+    log = tmp_path / "log"
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tokscore.cli.main", *command, "-o", str(tmp_path / "out")],
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    while not has_workers(process):
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.002)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    assert process.wait(timeout=120) == 128 + number, log.read_text()
+    assert "Traceback" not in log.read_text()

@@ -7,6 +7,7 @@ cannot be made tiny is skipped with what transformers says.
 from __future__ import annotations
 
 import os
+from collections.abc import Set
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,6 +44,9 @@ LENGTHS = (40, 3, 17, 33, 40, 8)
 ATOL = 1e-3
 # vLLM keeps the parameters of this activation in bfloat16, whatever the dtype of the model.
 VLLM_ATOL = {"apertus": 5e-3}
+# On a CPU it asks for 2 TiB of cache for this one.
+VLLM_REFUSES = frozenset({"mamba"})
+VLLM_CRASHES = frozenset({"jetmoe"})
 
 
 def make_or_skip(model_type: str, path: Path) -> None:
@@ -54,9 +58,9 @@ def make_or_skip(model_type: str, path: Path) -> None:
         pytest.skip(f"not made: {type(error).__name__}: {str(error)[:100]}")
 
 
-def check_refusal(model_type: str, error: TokscoreError) -> None:
+def check_refusal(model_type: str, error: TokscoreError, scored: Set[str] = SCORED) -> None:
     """It says what it refuses and why, and is none of a common architecture."""
-    assert model_type not in SCORED, str(error)
+    assert model_type not in scored, str(error)
     assert len(str(error).split()) > 5, str(error)
 
 
@@ -116,6 +120,8 @@ VLLM_TYPES = os.environ.get("TOKSCORE_SWEEP_VLLM", "llama,qwen2,qwen3,gemma2,gra
     "model_type", list(tiny_architectures.names()) if VLLM_TYPES == ["all"] else VLLM_TYPES
 )
 def test_vllm_agrees_or_refuses(model_type: str, tmp_path: Path) -> None:
+    if model_type in VLLM_CRASHES:
+        pytest.skip("vLLM ends the process with a segmentation fault")
     path = tmp_path / model_type
     make_or_skip(model_type, path)
     # First: vLLM changes classes of transformers. Where transformers fails as well, vLLM has to refuse.
@@ -127,7 +133,7 @@ def test_vllm_agrees_or_refuses(model_type: str, tmp_path: Path) -> None:
     try:
         together, alone = score("vllm", path)
     except TokscoreError as error:
-        check_refusal(model_type, error)
+        check_refusal(model_type, error, SCORED - VLLM_REFUSES)
         return
     assert plain is not None, f"scored, though transformers cannot: {failure!r}"
     for one, other, expected in zip(together, alone, plain, strict=True):

@@ -107,7 +107,7 @@ def test_worst_conversations_have_the_lowest_mean(scores: Path) -> None:
     assert [group["group"] for group in found] == lowest["conversation_id"].to_list()
     assert [group["mean_logprob"] for group in found] == pytest.approx(lowest["logprob"].to_list())
     table = run("stats", scores, "--worst", 4)
-    assert "8 groups more (--top 4)." in table.stderr
+    assert "8 groups more (--worst 4)." in table.stderr
 
 
 def test_stats_are_sorted_as_asked(scores: Path) -> None:
