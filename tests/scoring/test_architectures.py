@@ -46,7 +46,6 @@ ATOL = 1e-3
 VLLM_ATOL = {"apertus": 5e-3}
 # On a CPU it asks for 2 TiB of cache for this one.
 VLLM_REFUSES = frozenset({"mamba"})
-VLLM_CRASHES = frozenset({"jetmoe"})
 
 
 def make_or_skip(model_type: str, path: Path) -> None:
@@ -120,8 +119,6 @@ VLLM_TYPES = os.environ.get("TOKSCORE_SWEEP_VLLM", "llama,qwen2,qwen3,gemma2,gra
     "model_type", list(tiny_architectures.names()) if VLLM_TYPES == ["all"] else VLLM_TYPES
 )
 def test_vllm_agrees_or_refuses(model_type: str, tmp_path: Path) -> None:
-    if model_type in VLLM_CRASHES:
-        pytest.skip("vLLM ends the process with a segmentation fault")
     path = tmp_path / model_type
     make_or_skip(model_type, path)
     # First: vLLM changes classes of transformers. Where transformers fails as well, vLLM has to refuse.

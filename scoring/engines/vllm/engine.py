@@ -106,6 +106,9 @@ class VllmEngine:
         spec = self._spec
         with _quiet(), _engine_errors("could not start"):
             settings = self._load(path)
+            is_transformers = uses_transformers(self._engine.vllm_config.model_config)
+            if is_transformers:
+                self._llm.collective_rpc("tokscore_check_heads")
         self._path = path
         device = "cpu" if self._on_cpu else "gpu"
         self._queued_tokens = settings.batch_tokens * QUEUED_BATCHES[device]
@@ -141,7 +144,7 @@ class VllmEngine:
         check_causality(
             self.score, self.vocab_size, self._longest, name=self.identity.name, dtype=self.identity.dtype
         )
-        if uses_transformers(self._engine.vllm_config.model_config):
+        if is_transformers:
             difference = difference_from_transformers(spec, self.score, self._longest)
             details["model_code"] = "transformers"
             details["transformers_max_difference"] = round(difference, 7)

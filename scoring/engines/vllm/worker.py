@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tokscore.scoring.engines.vllm.attention_heads import check_heads
 from tokscore.scoring.engines.vllm.fused import score_rows
 from tokscore.scoring.engines.vllm.fused_check import check_fused_pass
 
@@ -48,6 +49,10 @@ class ScoringExtension:
     """Mixed into vLLM's worker class; its methods are called on every worker."""
 
     model_runner: Vllm
+
+    def tokscore_check_heads(self) -> None:
+        """Refuse layers that vLLM's Transformers backend would misread."""
+        check_heads()
 
     def tokscore_install(
         self, settings: Sequence[Any]

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.scoring import tiny_architectures
 from tests.scoring.samples import EngineStarter, random_ids
 from tokscore.dataset.errors import EngineError
 from tokscore.scoring import TokenSequence, load_engine, plan_engine
@@ -35,6 +36,13 @@ def test_code_of_vllm_is_not_called_transformers(start: EngineStarter, tiny: Tin
 def test_a_head_with_a_scale_of_its_own_is_refused(tiny: Tiny) -> None:
     with pytest.raises(EngineError, match=r"granite through its Transformers backend, where logprobs differ"):
         load_engine("vllm", str(tiny("granite")), engine_arg=THROUGH_TRANSFORMERS)
+
+
+def test_a_layer_with_more_heads_than_the_cache_is_refused(tmp_path: Path) -> None:
+    """vLLM on a CPU would write past its cache."""
+    tiny_architectures.make("jetmoe", tmp_path / "jetmoe")
+    with pytest.raises(EngineError, match=r"JetMoeAttention has num_kv_heads \* head_size = 128, .* 2 \* 32"):
+        load_engine("vllm", str(tmp_path / "jetmoe"), top_k=1)
 
 
 def test_a_model_that_comes_out_right_there_is_scored_and_checked(tiny: Tiny) -> None:
