@@ -16,7 +16,7 @@ from tokscore.scoring.engines.checkpoint.positions import UNLIMITED_LENGTH, swit
 from tokscore.scoring.engines.contract import SequenceScores, TokenSequence, last_line, windows
 from tokscore.scoring.engines.key_values import branched, cache_argument, new_cache, reason_against
 from tokscore.scoring.engines.loading import Model, engine_errors, first_run, load_model
-from tokscore.scoring.engines.trees import TreeBatch, Trees, difference_of, make_tree
+from tokscore.scoring.engines.trees import TreeBatch, Trees, difference_of, make_tree, probe_length
 
 if TYPE_CHECKING:
     from transformers import Cache as KeyValues
@@ -99,7 +99,11 @@ class TransformersEngine:
         config = self._model.config
         self._cache_argument = cache_argument(self._model.base_model if self.chunked else self._model)
         reason = reason_against(config) if self._cache_argument else "it takes no cache"
-        probe = None if reason else make_tree(self.vocab_size, self.max_length, config.get_text_config())
+        probe = (
+            None
+            if reason
+            else make_tree(self.vocab_size, self.max_length, probe_length(config.get_text_config()))
+        )
         if probe is None:
             return reason or "the model takes too few tokens to tell"
         whole = dict(self.score(probe))

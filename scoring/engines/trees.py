@@ -83,19 +83,27 @@ class Trees:
             yield TreeBatch(batch, start)
 
 
-def make_tree(vocab_size: int, longest: int, config: Any) -> list[TokenSequence] | None:
+def probe_length(config: Any) -> int:
+    """Tokens of a trunk that is longer than a short window of a model's attention.
+
+    Args:
+        config: transformers', of the text model.
+    """
+    window = getattr(config, "sliding_window", None)
+    if isinstance(window, int) and 2 * window <= MAX_PROBE_TOKENS:
+        return max(PROBE_TOKENS, 2 * window)
+    return PROBE_TOKENS
+
+
+def make_tree(vocab_size: int, longest: int, n_tokens: int) -> list[TokenSequence] | None:
     """A trunk, two branches of it and one of a branch; None where the engine takes too few tokens.
 
     Args:
         vocab_size: Width of the logits.
         longest: Most tokens of a sequence.
-        config: transformers' of the text model; the trunk is longer than a short window of its attention.
+        n_tokens: Of the trunk, where it takes so many.
     """
-    window = getattr(config, "sliding_window", None)
-    n = PROBE_TOKENS
-    if isinstance(window, int) and 2 * window <= MAX_PROBE_TOKENS:
-        n = max(n, 2 * window)
-    n = min(n, longest)
+    n = min(n_tokens, longest)
     if n < 12 or vocab_size < 8:
         return None
     ids = np.random.default_rng(0).integers(0, vocab_size, n).astype(np.int32)

@@ -24,6 +24,7 @@ GPU_UTILISATION = 0.9
 STOCK_LOGITS_BYTES = 2**30
 MIN_BATCH_TOKENS = 512
 BATCH_TOKENS = {"cpu": 2_048, "gpu": 8_192}
+CPU_BLOCK_TOKENS = 32
 # On a CPU, vLLM reserves what it is told for the key-value cache.
 MIN_CACHE_BYTES = 2**28
 
@@ -128,7 +129,8 @@ def vllm_settings(spec: EngineSpec, longest: int, *, stock: bool, gpu_bytes: int
         "max_logprobs": max(20, spec.settings.top_k),
         "max_num_batched_tokens": batch_tokens,
         "enable_chunked_prefill": True,
-        "enable_prefix_caching": False,
+        # Read by the requests of branches alone.
+        "enable_prefix_caching": spec.shares and not stock,
         # Ids go in and come out; a tokenizer would decode every alternative.
         "skip_tokenizer_init": True,
         "generation_config": "vllm",
@@ -143,8 +145,12 @@ def vllm_settings(spec: EngineSpec, longest: int, *, stock: bool, gpu_bytes: int
         # Compiling takes a minute on a CPU, for a fifth of the time after it.
         arguments["enforce_eager"] = True
         # For one batch, and the longest sequence. VLLM_CPU_KVCACHE_SPACE wins over it.
-        cache_bytes = (longest + batch_tokens) * spec.model.kv_width * _item_bytes(spec.identity.dtype)
+        n_cached = 3 * longest + 4 * batch_tokens if spec.shares else longest + batch_tokens
+        cache_bytes = n_cached * spec.model.kv_width * _item_bytes(spec.identity.dtype)
         arguments["kv_cache_memory_bytes"] = max(MIN_CACHE_BYTES, cache_bytes)
+        if arguments["enable_prefix_caching"]:
+            # Only whole blocks are shared, and vLLM's are four times as long on a CPU.
+            arguments["block_size"] = CPU_BLOCK_TOKENS
     else:
         # vLLM fills the rest of its share with a cache and does not count these logits.
         needed = logits_bytes + GPU_RESERVE_BYTES
@@ -164,18 +170,19 @@ def vllm_settings(spec: EngineSpec, longest: int, *, stock: bool, gpu_bytes: int
     return VllmSettings(arguments | given, batch_tokens, logits_bytes)
 
 
-def check_config(config: Any, longest: int) -> None:  # Any: vLLM's `VllmConfig`
+def check_config(config: Any, longest: int, *, shares: bool = False) -> None:  # Any: vLLM's `VllmConfig`
     """Refuse what a model's own configuration may have switched on, and sequences longer than it allows.
 
     Args:
         config: Of vLLM as it runs.
         longest: Most tokens of a sequence.
+        shares: Whether its prefix cache is for branches, whose rows lie behind what they read of it.
 
     Raises:
         EngineError: With the reason.
     """
     found = {
-        "enable_prefix_caching": config.cache_config.enable_prefix_caching,
+        "enable_prefix_caching": config.cache_config.enable_prefix_caching and not shares,
         "speculative_config": config.speculative_config,
         "kv_transfer_config": config.kv_transfer_config,
         "kv_sharing_fast_prefill": getattr(config.cache_config, "kv_sharing_fast_prefill", False),

@@ -9,6 +9,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,11 +21,12 @@ from tokscore.scoring.engines.checkpoint.positions import switch_length_of
 from tokscore.scoring.engines.contract import SequenceScores, TokenSequence, last_line
 from tokscore.scoring.engines.row_checks import check_scores
 from tokscore.scoring.engines.settings import EnginePath
+from tokscore.scoring.engines.trees import difference_of, make_tree
 from tokscore.scoring.engines.vllm.arguments import VllmSettings, check_config, vllm_settings
 from tokscore.scoring.engines.vllm.path_check import LIMIT, LIMIT_16_BIT, PLAIN_TOP_K, PathCheck, PathError
 from tokscore.scoring.engines.vllm.reference import difference_from_transformers, uses_transformers
-from tokscore.scoring.engines.vllm.results import KEEP, from_flat, from_tensors, keep_tensors
-from tokscore.scoring.engines.vllm.worker import MARK, WorkerSettings, runs_of
+from tokscore.scoring.engines.vllm.results import KEEP, from_flat, from_tensors, keep_tensors, lacks_rows
+from tokscore.scoring.engines.vllm.worker import MARK, WorkerSettings, mark_of
 
 if TYPE_CHECKING:
     from tokscore.dataset.manifest import ModelIdentity, Setting
@@ -60,6 +62,9 @@ class VllmEngine:
         max_length: Most tokens of one sequence.
         vocab_size: Width of the logits.
         details: The path in use, the settings that follow from memory, and the self-test's difference.
+        shares: Whether branches read what their trunks left in the prefix cache.
+        n_computed: Tokens that the model computed.
+        n_rescored: Sequences whose rows were in the cache, so that they were scored again without it.
     """
 
     def __init__(self, spec: EngineSpec, longest: int) -> None:
@@ -74,7 +79,11 @@ class VllmEngine:
         self.vocab_size = spec.model.vocab_size
         self._spec = spec
         self._longest = longest
-        self._n_requests = 0
+        self._n_requests = self._n_trees = 0
+        self.shares, self.n_computed, self.n_rescored = False, 0, 0
+        self._reason = _reason_against_sharing(spec) if spec.shares else None
+        if self._reason is not None:
+            self._spec = replace(spec, shares=False)
         self._unused_weights = _check_weights(spec)
         self.details: Mapping[str, Setting] = {}
         reasons = []
@@ -104,6 +113,7 @@ class VllmEngine:
             PathError: It does, but the path cannot be used.
         """
         spec = self._spec
+        self.shares = False
         with _quiet(), _engine_errors("could not start"):
             settings = self._load(path)
             is_transformers = uses_transformers(self._engine.vllm_config.model_config)
@@ -148,7 +158,25 @@ class VllmEngine:
             difference = difference_from_transformers(spec, self.score, self._longest)
             details["model_code"] = "transformers"
             details["transformers_max_difference"] = round(difference, 7)
+        if spec.shares:
+            self._reason = self._check_sharing() if path == FUSED else f"the path {path} cannot"
+            self.shares = self._reason is None
+        if spec.shares or self._reason is not None:
+            details["sharing"] = "yes" if self._reason is None else f"no: {self._reason}"
         self.details = details
+
+    def _check_sharing(self) -> str | None:
+        """Why branches cannot read the cache; None where a few of them come out as they do whole."""
+        n_tokens = 4 * int(self._engine.vllm_config.cache_config.block_size) + 8
+        probe = make_tree(self.vocab_size, self._longest, n_tokens)
+        if probe is None:
+            return "sequences are too short"
+        whole = dict(self.score(probe))
+        self.shares = True
+        try:
+            return difference_of(dict(self.score(probe)), whole, self.identity.dtype)
+        finally:
+            self.shares = False
 
     def _load(self, path: str) -> VllmSettings:
         for name, value in _SETTINGS.items():
@@ -174,7 +202,8 @@ class VllmEngine:
         settings = vllm_settings(self._spec, self._longest, stock=path != FUSED, gpu_bytes=gpu_bytes)
         self._llm = LLM(**settings.arguments)
         self._engine = self._llm.llm_engine
-        check_config(self._engine.vllm_config, self._longest)
+        caches = settings.arguments["enable_prefix_caching"]
+        check_config(self._engine.vllm_config, self._longest, shares=caches)
         model_config = self._engine.vllm_config.model_config
         self._switch_length = switch_length_of(model_config.hf_text_config)
         self._quantization = None if model_config.quantization is None else str(model_config.quantization)
@@ -247,16 +276,18 @@ class VllmEngine:
         """A bounded loop: requests go in while others run, and results come out as they are done."""
         windows = _Windows(sequences, self._window_tokens)
         running: dict[str, TokenSequence] = {}
+        trees: dict[int, str] = {}
         n_queued = 0
         try:
             while True:
                 while n_queued < self._queued_tokens and (sequence := windows.take()) is not None:
-                    if sequence.n_rows == 0:
+                    if sequence.n_rows == 0 and not (self.shares and sequence.n_for_branches):
                         yield sequence.key, _no_rows(top_k, with_entropy=path == FUSED)
                         continue
                     with _quiet(), _engine_errors("failed"):
-                        running[self._add(sequence, path, top_k)] = sequence
-                    n_queued += len(sequence.token_ids)
+                        tree = self._tree_of(sequence, trees)
+                        running[self._add(sequence, path, top_k, tree)] = sequence
+                    n_queued += _n_new(sequence)
                 if not running:
                     return
                 # While vLLM is busy with what it has.
@@ -266,14 +297,38 @@ class VllmEngine:
                 for output in outputs:
                     done = running.pop(output.request_id, None) if output.finished else None
                     if done is not None:
-                        n_queued -= len(done.token_ids)
+                        n_queued -= _n_new(done)
+                        if path != FUSED:
+                            self.n_computed += len(output.prompt_token_ids)
+                        elif done.trunk is not None and lacks_rows(output.prompt_logprobs, done):
+                            # Its computed range starts behind its first row.
+                            self.n_rescored += 1
+                            again = done._replace(trunk=None, n_shared=0)
+                            with _quiet(), _engine_errors("failed"):
+                                running[self._add(again, path, top_k)] = again
+                            n_queued += _n_new(again)
+                            continue
                         yield done.key, _scores_of(output, done, path, top_k)
         finally:
+            if path == FUSED:
+                with suppress(Exception), _quiet():
+                    self.n_computed = sum(self._llm.collective_rpc("tokscore_n_computed")[-1:])
             if running:
                 with suppress(Exception), _quiet():  # The engine may be gone.
                     self._engine.abort_request(list(running))
 
-    def _add(self, sequence: TokenSequence, path: str, top_k: int) -> str:
+    def _tree_of(self, sequence: TokenSequence, trees: dict[int, str]) -> str | None:
+        """The name of the tree in whose part of the cache a sequence is kept; None outside of trees."""
+        if not self.shares or (sequence.trunk is None and not sequence.n_for_branches):
+            return None
+        tree = None if sequence.trunk is None else trees.get(sequence.trunk)
+        if tree is None:
+            self._n_trees += 1
+            tree = str(self._n_trees)
+        trees[sequence.key] = tree
+        return tree
+
+    def _add(self, sequence: TokenSequence, path: str, top_k: int, tree: str | None = None) -> str:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -284,10 +339,11 @@ class VllmEngine:
             )
         extra: dict[str, object] = {} if path == FLAT else {KEEP: True}
         if path == FUSED:
-            runs = None if sequence.wanted is None else runs_of(sequence.wanted)
-            extra[MARK] = runs
+            extra[MARK] = mark_of(sequence)
             # What follows the last wanted token does not change its score.
-            token_ids = token_ids if runs is None else token_ids[: runs[-1] + 1]
+            last = int(sequence.positions()[-1]) + 2 if sequence.n_rows else 1
+            token_ids = token_ids[: max(last, sequence.n_for_branches)]
+        reads = {} if tree is None else {"skip_reading_prefix_cache": sequence.trunk is None}
         parameters = SamplingParams(
             max_tokens=1,
             temperature=0,
@@ -296,10 +352,14 @@ class VllmEngine:
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
             extra_args=extra or None,
+            **reads,
         )
         self._n_requests += 1
         name = str(self._n_requests)
-        prompt = {"type": "token", "prompt_token_ids": token_ids.tolist()}
+        prompt: dict[str, object] = {"type": "token", "prompt_token_ids": token_ids.tolist()}
+        if tree is not None:
+            # So that no branch finds more than its own tree has computed.
+            prompt["cache_salt"] = tree
         self._engine.add_request(name, prompt, parameters)
         return name
 
@@ -328,7 +388,7 @@ class _Windows:
         """The next sequence; None where there is none left."""
         if not self._current:
             self.look_ahead(self._max_tokens)
-            self._current = deque(sorted(self._next, key=lambda sequence: -len(sequence.token_ids)))
+            self._current = deque(_longest_first(self._next))
             self._next, self._n_next = [], 0
         return self._current.popleft() if self._current else None
 
@@ -342,6 +402,33 @@ class _Windows:
                 return
             self._next.append(sequence)
             self._n_next += len(sequence.token_ids)
+
+
+def _longest_first(sequences: list[TokenSequence]) -> Iterator[TokenSequence]:
+    """Sequences by length, branches right behind their trunk in the order in which they came."""
+    groups: list[list[TokenSequence]] = []
+    for sequence in sequences:
+        if sequence.trunk is None or not groups:
+            groups.append([])
+        groups[-1].append(sequence)
+    for group in sorted(groups, key=lambda group: -len(group[0].token_ids)):
+        yield from group
+
+
+def _n_new(sequence: TokenSequence) -> int:
+    """Tokens to be computed for it, as planned."""
+    return len(sequence.token_ids) - sequence.n_shared
+
+
+def _reason_against_sharing(spec: EngineSpec) -> str | None:
+    from vllm import SamplingParams
+
+    from tokscore.scoring.engines.key_values import reason_against
+
+    if "skip_reading_prefix_cache" not in SamplingParams.__struct_fields__:
+        return "this vLLM cannot be told which requests read its cache"
+    model = spec.model
+    return reason_against(load_config(model.path, model.name, trust_remote_code=model.trust_remote_code))
 
 
 def _scores_of(output: Vllm, sequence: TokenSequence, path: str, top_k: int) -> SequenceScores:

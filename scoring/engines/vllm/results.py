@@ -66,13 +66,15 @@ def from_tensors(kept: Vllm, sequence: TokenSequence, top_k: int, *, is_fused: b
     Raises:
         EngineError: Rows or alternatives are missing or belong to other tokens.
     """
+    if not is_fused:
+        _refuse_others(sequence)
     n_rows = sequence.n_rows if is_fused else len(sequence.token_ids) - 1
     if not isinstance(kept, KeptTensors):
         raise EngineError(f"sequence {sequence.key}: vLLM returned no logprobs; expected {n_rows} rows.")
     ids, logprobs, ranks = (column.numpy() for column in kept.tensors[:3])
     width = top_k + 1
     shapes = (ids.shape, logprobs.shape, ranks.shape)
-    expected = ((n_rows, width), (n_rows, width + is_fused), (n_rows,))
+    expected = ((n_rows, width + is_fused), (n_rows, width + is_fused), (n_rows,))
     if shapes != expected:
         raise EngineError(
             f"sequence {sequence.key}: vLLM returned arrays of shapes {shapes}; expected {expected}."
@@ -80,11 +82,13 @@ def from_tensors(kept: Vllm, sequence: TokenSequence, top_k: int, *, is_fused: b
     if not is_fused and sequence.wanted is not None:
         ids, logprobs, ranks = ids[sequence.wanted], logprobs[sequence.wanted], ranks[sequence.wanted]
     _check_tokens(ids[:, 0], sequence)
+    if is_fused and (ids[:, width] != sequence.positions()).any():
+        raise EngineError(f"sequence {sequence.key}: vLLM returned rows of other positions than asked for.")
     # Copies, so that no view keeps the rest alive.
     return SequenceScores(
         logprobs=logprobs[:, 0].astype(np.float32, copy=True),
         ranks=ranks.astype(np.int32, copy=True),
-        top_ids=np.ascontiguousarray(ids[:, 1:], np.int32),
+        top_ids=np.ascontiguousarray(ids[:, 1:width], np.int32),
         top_logprobs=np.ascontiguousarray(logprobs[:, 1:width], np.float32),
         entropy=logprobs[:, width].astype(np.float32, copy=True) if is_fused else None,
     )
@@ -98,6 +102,7 @@ def from_flat(flat: Vllm, sequence: TokenSequence, top_k: int) -> SequenceScores
     Raises:
         EngineError: Positions or alternatives are missing or belong to other tokens.
     """
+    _refuse_others(sequence)
     n_rows, width = len(sequence.token_ids) - 1, top_k + 1
     found = None if flat is None else len(flat.start_indices)
     if found != n_rows + 1:
@@ -121,6 +126,21 @@ def from_flat(flat: Vllm, sequence: TokenSequence, top_k: int) -> SequenceScores
         top_logprobs=logprobs[:, 1:],
         entropy=None,
     )
+
+
+def lacks_rows(kept: Vllm, sequence: TokenSequence) -> bool:
+    """Whether the fused path computed only a part of the rows: the others were in the cache."""
+    if not isinstance(kept, KeptTensors):
+        return True
+    positions = kept.tensors[0].numpy()[:, -1]
+    return len(positions) < sequence.n_rows or bool((positions != sequence.positions()).any())
+
+
+def _refuse_others(sequence: TokenSequence) -> None:
+    if sequence.others is not None:
+        raise EngineError(
+            f"sequence {sequence.key}: only the fused path scores other ids than a prompt's own."
+        )
 
 
 def _check_tokens(ids: np.ndarray[Any, np.dtype[Any]], sequence: TokenSequence) -> None:

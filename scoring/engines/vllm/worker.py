@@ -17,13 +17,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tokscore.scoring.engines.contract import TokenSequence
 from tokscore.scoring.engines.vllm.attention_heads import check_heads
 from tokscore.scoring.engines.vllm.fused import score_rows
 from tokscore.scoring.engines.vllm.fused_check import check_fused_pass
 
-# Key of a request's `SamplingParams.extra_args`; its value is None where all rows are wanted, otherwise the
-# wanted rows as half-open runs [start, stop, start, stop, ...].
+# Key of a request's `SamplingParams.extra_args`; its value is None where all rows are wanted, otherwise what
+# `mark_of` makes of a sequence.
 MARK = "tokscore"
+
+# Runs of wanted positions, positions of other ids, and these.
+Mark = Sequence[Sequence[int]]
+# Among other ids: the token that follows the position.
+OWN = -1
 
 # Objects of vLLM, which has no types for us.
 Vllm = Any
@@ -49,6 +55,7 @@ class ScoringExtension:
     """Mixed into vLLM's worker class; its methods are called on every worker."""
 
     model_runner: Vllm
+    tokscore_scorer: PromptScorer
 
     def tokscore_check_heads(self) -> None:
         """Refuse layers that vLLM's Transformers backend would misread."""
@@ -72,7 +79,7 @@ class ScoringExtension:
         """
         runner = self.model_runner
         given = WorkerSettings(*settings)
-        scorer = PromptScorer(runner, given)
+        scorer = self.tokscore_scorer = PromptScorer(runner, given)
         check_fused_pass(
             scorer.device,
             getattr(torch, scorer.head_dtype),
@@ -91,6 +98,11 @@ class ScoringExtension:
         else:
             raise RuntimeError("this vLLM has no prompt log-probabilities where they are looked for")
         return {"runner": name, "head_dtype": scorer.head_dtype}
+
+    def tokscore_n_computed(self) -> int:
+        """Prompt tokens of marked requests that the model has computed here."""
+        scorer: PromptScorer = self.tokscore_scorer
+        return scorer.n_computed
 
 
 class Span(NamedTuple):
@@ -113,8 +125,14 @@ class Span(NamedTuple):
     is_last: bool
 
 
-class _Block(NamedTuple):
-    """Rows of one request, on the model's device: ids and logprobs of the token and the top k, entropy."""
+class Rows(NamedTuple):
+    """Rows of one request, on the model's device, the realised token first.
+
+    Attributes:
+        ids: int32 [rows, 1 + k + 1], the position last.
+        logprobs: float32 [rows, 1 + k + 1], the entropy last.
+        ranks: int32 [rows].
+    """
 
     ids: torch.Tensor
     logprobs: torch.Tensor
@@ -123,9 +141,19 @@ class _Block(NamedTuple):
 
 @dataclass(slots=True)
 class _Request:
+    """What is wanted of one prompt, and what is made of it.
+
+    Attributes:
+        wanted: Positions of the rows, ascending; one may be there several times. None where all are wanted.
+        others: For each of them an id to be scored, `OWN` for the token that follows; None where all are own.
+        n_done: Position up to which the rows are made.
+        blocks: Rows, and their positions.
+    """
+
     wanted: NDArray[np.int64] | None
+    others: NDArray[np.int64] | None = None
     n_done: int = 0
-    blocks: list[_Block] = field(default_factory=list)
+    blocks: list[tuple[NDArray[np.int64], Rows]] = field(default_factory=list)
 
     def positions(self, start: int, stop: int) -> NDArray[np.int64]:
         """The wanted positions in [start, stop)."""
@@ -134,6 +162,22 @@ class _Request:
         first, last = np.searchsorted(self.wanted, (start, stop))
         return self.wanted[first:last]
 
+    def others_at(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The ids to be scored at the wanted positions in [start, stop)."""
+        if self.wanted is None or self.others is None:
+            return np.full(len(self.positions(start, stop)), OWN, np.int64)
+        first, last = np.searchsorted(self.wanted, (start, stop))
+        return self.others[first:last]
+
+    def go_back_to(self, start: int) -> None:
+        """Forget the rows from a position on: the prompt is computed anew from there."""
+        kept = []
+        for positions, rows in self.blocks:
+            n = int(np.searchsorted(positions, start))
+            if n:
+                kept.append((positions[:n], Rows(*(column[:n] for column in rows))))
+        self.blocks = kept
+
 
 class PromptScorer:
     """Scores the prompt rows of marked requests, whatever the runner.
@@ -141,6 +185,7 @@ class PromptScorer:
     Attributes:
         device: Of the model.
         head_dtype: Type of the logits, for the user.
+        n_computed: Prompt tokens that the model has computed.
     """
 
     def __init__(self, runner: Vllm, settings: WorkerSettings) -> None:
@@ -148,6 +193,7 @@ class PromptScorer:
         self._settings = settings
         self.device: torch.device = runner.device
         self._requests: dict[str, _Request] = {}
+        self.n_computed = 0
         vocab_size = runner.model_config.get_vocab_size()
         self._chunk_rows = max(1, settings.logits_bytes // (4 * vocab_size))
         dtype = runner.model_config.dtype
@@ -158,10 +204,9 @@ class PromptScorer:
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._requests
 
-    def add(self, request_id: str, mark: Sequence[int] | None) -> None:
+    def add(self, request_id: str, mark: Mark | None) -> None:
         """A new marked request, or one that starts over."""
-        wanted = None if mark is None else _positions_of_runs(mark)
-        self._requests[request_id] = _Request(wanted)
+        self._requests[request_id] = _Request(None) if mark is None else _Request(*_wanted_of(mark))
 
     def remove(self, request_id: str) -> None:
         """Forget a request, if it is known."""
@@ -172,7 +217,7 @@ class PromptScorer:
         spans: Sequence[Span],
         hidden_states: torch.Tensor,
         targets_of: Callable[[Sequence[tuple[Span, NDArray[np.int64]]]], torch.Tensor],
-    ) -> dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    ) -> dict[str, Rows]:
         """Score the wanted rows of one step of the model.
 
         Args:
@@ -182,35 +227,32 @@ class PromptScorer:
                 device of the model.
 
         Returns:
-            For each request whose prompt ended: ids [rows, 1 + k], logprobs [rows, 1 + k + 1] and ranks
-            [rows], with the realised token first and the entropy last.
-
-        Raises:
-            RuntimeError: A step left out rows, as a cached prefix does.
+            The rows of each request whose prompt ended. Rows that no step computed, since they were found in
+            the cache, are left out; their positions tell.
         """
         pieces: list[tuple[Span, NDArray[np.int64]]] = []
         for span in spans:
             request = self._requests[span.request_id]
-            if span.start == 0 and request.n_done:
-                # Preempted: the prompt is computed anew.
-                request.blocks.clear()
-            elif span.start != request.n_done:
-                raise RuntimeError(
-                    f"the prompt of request {span.request_id} goes on at position {span.start} "
-                    f"after {request.n_done}"
-                )
+            if span.start < request.n_done:
+                # Preempted: the prompt is computed anew, from what is still in the cache on.
+                request.go_back_to(span.start)
             request.n_done = max(span.stop, span.start)
+            self.n_computed += span.stop - span.start + span.is_last
             pieces.append((span, request.positions(span.start, span.stop)))
         rows = np.concatenate([positions - span.start + span.row for span, positions in pieces])
         if len(rows):
-            block = self._score(hidden_states, self.on_device(rows), targets_of(pieces))
+            targets, at = targets_of(pieces), np.concatenate([positions for _, positions in pieces])
+            others = [self._requests[span.request_id].others_at(span.start, span.stop) for span, _ in pieces]
+            if any((ids != OWN).any() for ids in others):
+                ids = self.on_device(np.concatenate(others))
+                targets = torch.where(ids == OWN, targets, ids)
+            block = self._score(hidden_states, self.on_device(rows), targets, self.on_device(at))
             first = 0
             for span, positions in pieces if block is not None else ():
                 if len(positions):
                     part = slice(first, first + len(positions))
-                    self._requests[span.request_id].blocks.append(
-                        _Block(*(column[part] for column in block))  # type: ignore[union-attr]
-                    )
+                    made = Rows(*(column[part] for column in block))  # type: ignore[union-attr]
+                    self._requests[span.request_id].blocks.append((positions, made))
                     first += len(positions)
         return {span.request_id: self._finish(span.request_id) for span in spans if span.is_last}
 
@@ -218,27 +260,28 @@ class PromptScorer:
         """The values as a tensor beside the model."""
         return torch.from_numpy(values).to(self.device, non_blocking=True)
 
-    def _finish(self, request_id: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        blocks = self._requests.pop(request_id).blocks
+    def _finish(self, request_id: str) -> Rows:
+        blocks = [rows for _, rows in self._requests.pop(request_id).blocks]
         if not blocks:
             top_k = self._settings.top_k
             blocks = [
-                _Block(
-                    torch.empty((0, top_k + 1), dtype=torch.int32),
+                Rows(
+                    torch.empty((0, top_k + 2), dtype=torch.int32),
                     torch.empty((0, top_k + 2)),
                     torch.empty(0, dtype=torch.int32),
                 )
             ]
-        ids, logprobs, ranks = (
-            column[0] if len(column) == 1 else torch.cat(column) for column in zip(*blocks, strict=True)
+        return Rows(
+            *(column[0] if len(column) == 1 else torch.cat(column) for column in zip(*blocks, strict=True))
         )
-        return ids, logprobs, ranks
 
-    def _score(self, hidden_states: torch.Tensor, rows: torch.Tensor, targets: torch.Tensor) -> _Block | None:
+    def _score(
+        self, hidden_states: torch.Tensor, rows: torch.Tensor, targets: torch.Tensor, positions: torch.Tensor
+    ) -> Rows | None:
         """Scores of rows of the hidden states; None on workers that get no logits."""
         n, top_k = len(rows), self._settings.top_k
-        made = _Block(
-            torch.empty((n, top_k + 1), dtype=torch.int32, device=self.device),
+        made = Rows(
+            torch.empty((n, top_k + 2), dtype=torch.int32, device=self.device),
             torch.empty((n, top_k + 2), dtype=torch.float32, device=self.device),
             torch.empty(n, dtype=torch.int32, device=self.device),
         )
@@ -249,7 +292,8 @@ class PromptScorer:
                 if logits is None:
                     return None
                 scores = score_rows(logits, targets[part], top_k, self._settings.temperature)
-                made.ids[part, 0], made.ids[part, 1:] = targets[part], scores.top_ids
+                made.ids[part, 0], made.ids[part, 1:-1] = targets[part], scores.top_ids
+                made.ids[part, -1] = positions[part]
                 made.logprobs[part, 0] = scores.logprobs
                 made.logprobs[part, 1:-1] = scores.top_logprobs
                 made.logprobs[part, -1] = scores.entropy
@@ -268,9 +312,31 @@ class PromptScorer:
                 del processor._get_logits
 
 
-def _positions_of_runs(runs: Sequence[int]) -> NDArray[np.int64]:
+def mark_of(sequence: TokenSequence) -> Mark | None:
+    """What is wanted of a sequence: runs of its own positions, then positions and ids of others.
+
+    The runs are half-open, [start, stop, start, stop, ...]. None where all of its own tokens are wanted.
+    """
+    others = sequence.others
+    if sequence.wanted is None and others is None:
+        return None
+    runs = [0, len(sequence.token_ids) - 1] if sequence.wanted is None else runs_of(sequence.wanted)
+    if others is None:
+        return [runs, [], []]
+    return [runs, others.positions.tolist(), others.token_ids.tolist()]
+
+
+def _wanted_of(mark: Mark) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+    """Positions of the rows, and the ids to be scored there, `OWN` for the token that follows."""
+    runs, positions, ids = mark
     pairs = np.asarray(runs, np.int64).reshape(-1, 2)
-    return np.concatenate([np.arange(start, stop) for start, stop in pairs])
+    own = np.concatenate([np.empty(0, np.int64), *(np.arange(start, stop) for start, stop in pairs)])
+    if not positions:
+        return own, None
+    wanted = np.concatenate([own, np.asarray(positions, np.int64)])
+    order = np.argsort(wanted, kind="stable")
+    others = np.concatenate([np.full(len(own), OWN, np.int64), np.asarray(ids, np.int64)])
+    return wanted[order], others[order]
 
 
 def runs_of(wanted: NDArray[np.bool_]) -> list[int]:
@@ -330,7 +396,7 @@ class _RunnerV1:
         """Marked requests here, the others by vLLM."""
         runner = self._runner
         asked: dict[str, int] = runner.num_prompt_logprobs
-        marks = {name: _mark_of(runner.requests[name].sampling_params) for name in asked}
+        marks = {name: _mark_in(runner.requests[name].sampling_params) for name in asked}
         results: dict[str, Vllm] = {}
         plain = {name: k for name, k in asked.items() if marks[name] is _NO_MARK}
         if plain:
@@ -385,7 +451,7 @@ class _RunnerV2:
 
     def add_request(self, req_id: str, req_idx: int, sampling_params: Vllm) -> None:
         self._stock.add_request(req_id, req_idx, sampling_params)
-        mark = _mark_of(sampling_params)
+        mark = _mark_in(sampling_params)
         if mark is not _NO_MARK:
             self._stock.uses_prompt_logprobs[req_idx] = False
             self._scorer.add(req_id, mark)
@@ -433,9 +499,9 @@ class _RunnerV2:
 _NO_MARK: Any = object()  # Any: stands for a missing mark, which may be None
 
 
-def _mark_of(sampling_params: Vllm) -> Sequence[int] | None:
+def _mark_in(sampling_params: Vllm) -> Mark | None:
     extra = getattr(sampling_params, "extra_args", None) or {}
-    mark: Sequence[int] | None = extra.get(MARK, _NO_MARK)
+    mark: Mark | None = extra.get(MARK, _NO_MARK)
     return mark
 
 
