@@ -22,7 +22,7 @@ from tokscore.scoring.engines.settings import EngineSettings
 if TYPE_CHECKING:
     from tokscore.dataset.manifest import Manifest
     from tokscore.rendering.plan_size import PlanSize
-    from tokscore.scoring import ScoreSummary, Shard
+    from tokscore.scoring import EngineSpec, ScoreSummary, Shard
 
 # Tokens a second; behind them, times are no numbers.
 _LEAST_RATE, _MOST_RATE = 1e-3, 1e12
@@ -117,7 +117,7 @@ def logprobs(
             form,
             exact=exact_plan,
             on_error=on_error,
-            cost=lambda size: _cost(out, manifest, job, size, tokens_per_s),
+            cost=lambda size: _cost(out, manifest, spec, job, size, tokens_per_s),
         )
         return
     assert out is not None
@@ -190,28 +190,42 @@ def _note_summary(summary: ScoreSummary) -> None:
 
 
 def _cost(
-    out: Path | None, manifest: Manifest, shard: Shard, size: PlanSize, tokens_per_s: float | None
+    out: Path | None,
+    manifest: Manifest,
+    spec: EngineSpec,
+    shard: Shard,
+    size: PlanSize,
+    tokens_per_s: float | None,
 ) -> PlanCost:
     """Cost of the parts that are left, which are taken to be of equal size."""
     from tokscore.dataset.errors import InputError
     from tokscore.dataset.manifest import read_manifest
     from tokscore.dataset.resuming import finished_parts
+    from tokscore.scoring.engines.settings import Sharing
     from tokscore.scoring.estimates import estimate_run
+    from tokscore.scoring.segments import TokenCounts
 
     finished = set[int]()
+    shares = spec.settings.sharing is Sharing.AUTO
     with suppress(InputError):  # nothing is there yet
-        if out is not None and read_manifest(out).plan_hash == manifest.plan_hash:
+        if out is not None and (found := read_manifest(out)).plan_hash == manifest.plan_hash:
             finished = finished_parts(out, manifest)
+            # What an engine said that cannot share with this model.
+            shares &= not str((found.engine_details or {}).get("sharing", "")).startswith("no")
     top_k = manifest.settings["top_k"]
     assert isinstance(top_k, int)
     estimate = estimate_run(out or Path(), finished, top_k=top_k, tokens_per_s=tokens_per_s)
     n_open = sum(shard.owns(part.index) and part.index not in finished for part in manifest.parts)
     n_tokens = round(size.n_logical_tokens * n_open / len(manifest.parts))
+    counts = TokenCounts(size.n_logical_tokens, size.n_whole_tokens, size.n_unique_tokens)
+    n_once = counts.n_unique if shares and counts.are_worth_sharing else counts.n_whole
+    n_to_compute = round(n_once * n_open / len(manifest.parts))
     return PlanCost(
         n_open,
         n_tokens,
+        n_to_compute,
         estimate.size_bytes(n_tokens),
         estimate.is_measured,
         estimate.tokens_per_s,
-        estimate.elapsed_s(n_tokens),
+        estimate.elapsed_s(n_to_compute),
     )

@@ -26,6 +26,7 @@ class PlanSize(NamedTuple):
         n_conversations: Records, those that fail included.
         n_sequences: Conversations and branches.
         n_logical_tokens: Of all sequences.
+        n_whole_tokens: Of those that are neither equal to another in the same part nor its beginning.
         n_unique_tokens: What has to be scored where equal beginnings within a part are scored once.
         n_failed: Records that cannot be used.
         n_read: Sequences that were read to tell; all of them where `is_exact`.
@@ -36,6 +37,7 @@ class PlanSize(NamedTuple):
     n_conversations: int
     n_sequences: int
     n_logical_tokens: int
+    n_whole_tokens: int
     n_unique_tokens: int
     n_failed: int
     n_read: int
@@ -51,7 +53,7 @@ def plan_size(source: TokenSource, *, exact: bool = False) -> PlanSize:
         exact: Read everything; otherwise the first records of up to eight parts stand for the rest.
     """
     parts = source.parts if exact else _sample(source.parts)
-    n_sequences = n_logical = n_unique = n_records = 0
+    n_sequences = n_logical = n_whole = n_unique = n_records = 0
     failures: list[FailedConversation] = []
     is_whole = len(parts) == len(source.parts)
     for part in parts:
@@ -61,6 +63,7 @@ def plan_size(source: TokenSource, *, exact: bool = False) -> PlanSize:
         shared = share(sequences)
         n_sequences += len(sequences)
         n_logical += shared.n_logical
+        n_whole += shared.n_whole
         n_unique += shared.n_unique
         failures += [item for item in taken if isinstance(item, FailedConversation)]
         n_records += len({_conversation_id(item) for item in taken})
@@ -69,6 +72,7 @@ def plan_size(source: TokenSource, *, exact: bool = False) -> PlanSize:
         n_conversations=source.n_conversations,
         n_sequences=round(n_sequences * factor),
         n_logical_tokens=round(n_logical * factor),
+        n_whole_tokens=round(n_whole * factor),
         n_unique_tokens=round(n_unique * factor),
         n_failed=round(len(failures) * factor),
         n_read=n_sequences,

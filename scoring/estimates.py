@@ -21,7 +21,8 @@ class RunEstimate(NamedTuple):
     Attributes:
         bytes_per_token: Of the score table.
         is_measured: Taken from finished parts; otherwise an upper limit, from the schema.
-        tokens_per_s: As told or as finished parts had it; None where nobody knows.
+        tokens_per_s: Tokens that the engine computes a second, as told or as finished parts had it; None
+            where nobody knows.
     """
 
     bytes_per_token: float
@@ -32,9 +33,9 @@ class RunEstimate(NamedTuple):
         """Bytes of the score table."""
         return round(n_tokens * self.bytes_per_token)
 
-    def elapsed_s(self, n_tokens: int) -> float | None:
-        """Seconds in the engine; None without a rate."""
-        return None if not self.tokens_per_s else n_tokens / self.tokens_per_s
+    def elapsed_s(self, n_computed: int) -> float | None:
+        """Seconds in the engine for so many tokens that it computes; None without a rate."""
+        return None if not self.tokens_per_s else n_computed / self.tokens_per_s
 
 
 def estimate_run(

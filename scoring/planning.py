@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     Reading = Callable[[int, int], None]
 
 
-# Less is not worth what it costs to keep and to find again.
-LEAST_SAVING = 0.05
-
-
 class RunPlan(NamedTuple):
     """Counts over the parts that are still to be scored.
 
@@ -55,9 +51,9 @@ class RunPlan(NamedTuple):
     n_unique: int = 0
 
     @property
-    def saves(self) -> float:
-        """The part of the tokens that need not be computed where sequences share what they have in common."""
-        return 1 - self.n_unique / self.n_whole if self.n_whole else 0.0
+    def counts(self) -> TokenCounts:
+        """The tokens of the sequences for the engine."""
+        return TokenCounts(self.n_tokens, self.n_whole, self.n_unique)
 
     def plus(self, other: RunPlan) -> RunPlan:
         """The counts of both together."""

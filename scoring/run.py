@@ -35,7 +35,7 @@ from tokscore.scoring.engines.retries import CHANCE, EngineFailure, RetryingEngi
 from tokscore.scoring.engines.row_checks import check_scores
 from tokscore.scoring.engines.settings import Sharing
 from tokscore.scoring.estimates import RATE_KEY
-from tokscore.scoring.planning import LEAST_SAVING, ReadJob, RunPlan, failure, plan_run
+from tokscore.scoring.planning import ReadJob, RunPlan, failure, plan_run
 from tokscore.scoring.segments import SegmentPlan
 from tokscore.scoring.selection import EVERY_TOKEN, Selection
 from tokscore.scoring.shards import WHOLE, Shard
@@ -294,7 +294,7 @@ class _Run:
             return manifest
         started = perf_counter()
         self.n_logical, self.n_unique = plan.n_tokens, plan.n_unique
-        shares = self._spec.settings.sharing is Sharing.AUTO and plan.saves > LEAST_SAVING
+        shares = self._spec.settings.sharing is Sharing.AUTO and plan.counts.are_worth_sharing
         self._engine = RetryingEngine(replace(self._spec, shares=shares), plan.longest, tell)
         self.load_s = perf_counter() - started
         if plan.n_tokens > plan.n_unique:

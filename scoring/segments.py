@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 NO_TRUNK = -1
+# Less is not worth what it costs to keep and to find again.
+LEAST_SAVING = 0.05
 
 
 class TokenCounts(NamedTuple):
@@ -34,6 +36,11 @@ class TokenCounts(NamedTuple):
     n_logical: int
     n_whole: int
     n_unique: int
+
+    @property
+    def are_worth_sharing(self) -> bool:
+        """Whether what sequences have in common is enough to be kept and found again."""
+        return self.n_whole > 0 and 1 - self.n_unique / self.n_whole > LEAST_SAVING
 
     def plus(self, other: TokenCounts) -> TokenCounts:
         """The counts of both together."""

@@ -23,6 +23,7 @@ class PlanCost(NamedTuple):
     Attributes:
         n_parts_open: Parts of this shard that are not done.
         n_tokens_open: Tokens in them, equal beginnings counted as often as they occur.
+        n_tokens_to_compute: Of these, what the engine computes once where sequences are equal or begin alike.
         output_bytes: Of their score table.
         is_measured: The bytes are those of finished parts; otherwise an upper limit.
         tokens_per_s: The engine's rate; None where nobody knows.
@@ -31,6 +32,7 @@ class PlanCost(NamedTuple):
 
     n_parts_open: int
     n_tokens_open: int
+    n_tokens_to_compute: int
     output_bytes: int
     is_measured: bool
     tokens_per_s: float | None
@@ -102,8 +104,8 @@ def _note_cost(cost: PlanCost) -> None:
     parts = counted(cost.n_parts_open, "part")
     limit = "about" if cost.is_measured else "at most"
     note(
-        f"to do: {parts}, {counted(cost.n_tokens_open, 'token')}; {limit} "
-        f"{size_in_words(cost.output_bytes)} of scores."
+        f"to do: {parts}, {counted(cost.n_tokens_open, 'token')}, of which the engine computes "
+        f"{cost.n_tokens_to_compute:,}; {limit} {size_in_words(cost.output_bytes)} of scores."
     )
     if cost.elapsed_s is None:
         note("no time can be told before a part is done; --tokens-per-s N assumes a rate.")

@@ -44,6 +44,13 @@ class SharedTokens:
         return sum(map(len, self.sequences))
 
     @property
+    def n_whole(self) -> int:
+        """Tokens of the sequences that are neither equal to another nor its beginning."""
+        is_inner = np.zeros(len(self.stops), np.bool_)
+        is_inner[self.parents[self.parents != NO_SEGMENT]] = True
+        return int(self.stops[~is_inner].sum(dtype=np.int64))
+
+    @property
     def n_unique(self) -> int:
         """Tokens of all segments: so many distinct beginnings do the sequences have."""
         return int((self.stops - self.starts).sum(dtype=np.int64))

@@ -98,7 +98,7 @@ def test_shards_one_after_the_other_and_the_statistics_at_the_end(
     plan_of = json.loads(logprobs(*given, "--dry-run", "--format", "json").stdout)
     assert plan_of["n_parts_open"] == 1
     assert plan_of["is_measured"]
-    assert plan_of["elapsed_s"] == pytest.approx(plan_of["n_tokens_open"] / plan_of["tokens_per_s"])
+    assert plan_of["elapsed_s"] == pytest.approx(plan_of["n_tokens_to_compute"] / plan_of["tokens_per_s"])
 
     nothing = logprobs(*given, "--shard", "3/3")
     assert nothing.exit_code == 0
@@ -112,12 +112,18 @@ def test_shards_one_after_the_other_and_the_statistics_at_the_end(
 def test_a_plan_without_parts_takes_the_bytes_from_the_schema(
     tiny_model: Path, write_jsonl: Write, tmp_path: Path
 ) -> None:
-    given = (write_jsonl(*RECORDS), "-m", tiny_model, "-o", tmp_path / "out", "--dry-run", "--top-k", "20")
+    records = write_jsonl(*RECORDS, RECORDS[1])
+    given = (records, "-m", tiny_model, "-o", tmp_path / "out", "--dry-run", "--top-k", "20")
     plan = json.loads(logprobs(*given, "--format", "json", "--tokens-per-s", "8").stdout)
     assert not plan["is_measured"]
     # 5 whole numbers, 3 flags, and floats or whole numbers of the scores and 20 alternatives.
     assert plan["output_bytes"] == round(plan["n_logical_tokens"] * (5 * 4 + 3 / 8 + 8 + 12 + 20 * 8))
-    assert plan["elapsed_s"] == plan["n_logical_tokens"] / 8
+    # What the records share is computed once, unless that is off.
+    assert plan["n_unique_tokens"] < plan["n_whole_tokens"] < plan["n_logical_tokens"]
+    assert plan["n_tokens_to_compute"] == plan["n_unique_tokens"]
+    assert plan["elapsed_s"] == plan["n_unique_tokens"] / 8
+    apart = json.loads(logprobs(*given, "--sharing", "off", "--format", "json", "--tokens-per-s", "8").stdout)
+    assert apart["elapsed_s"] == plan["n_whole_tokens"] / 8
     assert "no time can be told before a part is done" in logprobs(*given).stderr
     assert not (tmp_path / "out").exists()
     nowhere = (*given[:3], *given[5:])

@@ -27,7 +27,11 @@ def beginnings(sequences: Sequence[Sequence[int]]) -> set[tuple[int, ...]]:
 
 @given(samples)
 def test_unique_tokens_are_the_distinct_beginnings(sequences: list[list[int]]) -> None:
-    assert share(arrays(sequences)).n_unique == len(beginnings(sequences))
+    shared = share(arrays(sequences))
+    assert shared.n_unique == len(beginnings(sequences))
+    distinct = {tuple(one) for one in sequences}
+    whole = [one for one in distinct if not any(other[: len(one)] == one != other for other in distinct)]
+    assert shared.n_whole == sum(map(len, whole))
 
 
 @given(samples)
