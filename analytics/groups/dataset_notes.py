@@ -1,13 +1,18 @@
-"""Counts of a finished dataset, from its small tables."""
+"""Counts of a finished dataset, from its small tables.
+
+Every command that writes prints them, and polars takes longer to import than they take to count.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import polars as pl
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from tokscore.dataset.frames import scan_table
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.tokens import CHANGES, NO_MESSAGE, NOT_PRINTED
 from tokscore.rendering.documents.windows import TAIL_LEFT_OUT_STATUS
@@ -69,37 +74,60 @@ class MessageCounts(NamedTuple):
     flags: tuple[str, ...]
 
 
+_SUMS = ("n_tokens", "n_sampled", "n_content", "n_control_tokens")
+_NONE_IS_0 = pc.ScalarAggregateOptions(min_count=0)
+
+
 def role_counts(dataset: Dataset) -> list[RoleCounts]:
     """One entry per role in the order of first appearance, then tokens of no message."""
-    messages = (
-        scan_table(dataset, "messages")
-        .group_by("role", maintain_order=True)
-        .agg(
-            n_messages=pl.len(),
-            n_tokens=pl.col("n_tokens").sum(),
-            mean_tokens=pl.col("n_tokens").mean(),
-            max_tokens=pl.col("n_tokens").max(),
-            n_sampled=pl.col("n_sampled").sum(),
-            n_unknown=pl.col("n_sampled").is_null().sum(),
-            n_content=pl.col("n_content").sum(),
-            n_control_tokens=pl.col("n_control_tokens").sum(),
+    total: pa.Table | None = None
+    for batch in dataset.batches("messages", ["role", *_SUMS]):
+        counts = batch.group_by("role", use_threads=False).aggregate(
+            [
+                *[(name, "sum", _NONE_IS_0) for name in _SUMS],
+                ("n_tokens", "max"),
+                ("n_tokens", "count", pc.CountOptions("all")),
+                ("n_sampled", "count", pc.CountOptions("only_null")),
+            ]
         )
-        .collect()
-    )
-    length = (pl.col("stop") - pl.col("start")).cast(pl.Int64)
-    template = (
-        scan_table(dataset, "spans")
-        .filter(pl.col("message_index") == NO_MESSAGE)
-        .select(
-            n_tokens=length.sum(),
-            n_sampled=length.filter(pl.col("is_sampled")).sum(),
-            n_content=length.filter(pl.col("is_content")).sum(),
+        both = counts if total is None else pa.concat_tables([total, counts])
+        sums = [name for name in both.column_names if name not in ("role", "n_tokens_max")]
+        total = both.group_by("role", use_threads=False).aggregate(
+            [*[(name, "sum") for name in sums], ("n_tokens_max", "max")]
         )
-        .collect()
+        total = total.select(["role", *[f"{name}_sum" for name in sums], "n_tokens_max_max"])
+        total = total.rename_columns(["role", *sums, "n_tokens_max"]).select(both.column_names)
+    return [
+        *[_role_counts(row) for row in ([] if total is None else total.to_pylist())],
+        _counts_of_no_message(dataset),
+    ]
+
+
+def _role_counts(row: dict[str, Any]) -> RoleCounts:  # Any: of columns
+    n_messages, n_tokens = row["n_tokens_count"], row["n_tokens_sum"]
+    return RoleCounts(
+        role=row["role"],
+        n_messages=n_messages,
+        n_tokens=n_tokens,
+        mean_tokens=n_tokens / n_messages,
+        max_tokens=row["n_tokens_max"],
+        n_sampled=row["n_sampled_sum"],
+        n_unknown=row["n_sampled_count"],
+        n_content=row["n_content_sum"],
+        n_control_tokens=row["n_control_tokens_sum"],
     )
-    counts = [RoleCounts(**row) for row in messages.iter_rows(named=True)]
-    n_tokens, n_sampled, n_content = template.row(0)
-    return [*counts, RoleCounts(NO_MESSAGE_LABEL, 0, n_tokens, None, None, n_sampled, 0, n_content, 0)]
+
+
+def _counts_of_no_message(dataset: Dataset) -> RoleCounts:
+    n_tokens = n_sampled = n_content = 0
+    columns = ["message_index", "start", "stop", "is_sampled", "is_content"]
+    for batch in dataset.batches("spans", columns):
+        spans = batch.filter(pc.equal(batch["message_index"], NO_MESSAGE))
+        lengths = spans["stop"].to_numpy().astype(np.int64) - spans["start"].to_numpy()
+        n_tokens += int(lengths.sum())
+        n_sampled += int(lengths[spans["is_sampled"].fill_null(False).to_numpy()].sum())
+        n_content += int(lengths[spans["is_content"].fill_null(False).to_numpy()].sum())
+    return RoleCounts(NO_MESSAGE_LABEL, 0, n_tokens, None, None, n_sampled, 0, n_content, 0)
 
 
 def message_counts_of(dataset: Dataset) -> Iterator[MessageCounts]:
@@ -112,16 +140,22 @@ def message_counts_of(dataset: Dataset) -> Iterator[MessageCounts]:
 
 def status_counts(dataset: Dataset) -> dict[str, int]:
     """Conversations (or branches) of each status but ok, in the order of their names."""
-    frame = (
-        scan_table(dataset, "conversations")
-        .select(pl.col("status").str.split(",").explode())
-        .filter(pl.col("status") != "ok")
-        .group_by("status")
-        .len()
-        .sort("status")
-        .collect()
-    )
-    return dict(frame.iter_rows())
+    counts: Counter[str] = Counter()
+    for status, n in _value_counts(dataset, "conversations", "status").items():
+        counts.update(dict.fromkeys(status.split(","), n))
+    del counts["ok"]
+    return dict(sorted(counts.items()))
+
+
+def _value_counts(dataset: Dataset, table: str, column: str) -> Counter[str]:
+    """How often each text is there; of lists, each of their texts."""
+    counts: Counter[str] = Counter()
+    for batch in dataset.batches(table, [column]):
+        values = batch[column]
+        flat = pc.list_flatten(values) if pa.types.is_list(values.type) else values
+        for found in pc.value_counts(flat).to_pylist():
+            counts[found["values"]] += found["counts"]
+    return counts
 
 
 class WindowCounts(NamedTuple):
@@ -146,15 +180,15 @@ def window_counts(dataset: Dataset) -> WindowCounts | None:
     """The windows of a dataset; None where none was cut."""
     if dataset.manifest.settings.get("chunk") is None:
         return None
-    is_cut = pl.col("status").str.split(",").list.contains(TAIL_LEFT_OUT_STATUS)
-    frame = scan_table(dataset, "conversations").select(
-        pl.col("conversation_id").n_unique(),
-        n_windows=pl.len(),
-        n_tokens=pl.col("n_tokens").cast(pl.Int64).sum(),
-        n_counted=pl.col("n_content").cast(pl.Int64).sum(),
-        n_left_out=is_cut.sum(),
-    )
-    return WindowCounts(*frame.collect().row(0))
+    texts: set[str] = set()
+    n_windows = n_tokens = n_counted = n_left_out = 0
+    for batch in dataset.batches("conversations", ["conversation_id", "n_tokens", "n_content", "status"]):
+        texts.update(batch["conversation_id"].to_pylist())
+        n_windows += len(batch)
+        n_tokens += pc.sum(batch["n_tokens"]).as_py() or 0
+        n_counted += pc.sum(batch["n_content"]).as_py() or 0
+        n_left_out += sum(TAIL_LEFT_OUT_STATUS in each.split(",") for each in batch["status"].to_pylist())
+    return WindowCounts(len(texts), n_windows, n_tokens, n_counted, n_left_out)
 
 
 class ControlTokens(NamedTuple):
@@ -167,14 +201,14 @@ class ControlTokens(NamedTuple):
 
 def control_tokens(dataset: Dataset) -> list[ControlTokens]:
     """One entry per role that has any, in the order of first appearance."""
-    frame = (
-        scan_table(dataset, "messages")
-        .filter(pl.col("n_control_tokens") > 0)
-        .group_by("role", maintain_order=True)
-        .agg(n_messages=pl.len(), n_tokens=pl.col("n_control_tokens").sum())
-        .collect()
-    )
-    return [ControlTokens(**row) for row in frame.iter_rows(named=True)]
+    n_messages: Counter[str] = Counter()
+    n_tokens: Counter[str] = Counter()
+    for batch in dataset.batches("messages", ["role", "n_control_tokens"]):
+        found = batch.filter(pc.greater(batch["n_control_tokens"], 0))
+        for role, n in zip(found["role"].to_pylist(), found["n_control_tokens"].to_pylist(), strict=True):
+            n_messages[role] += 1
+            n_tokens[role] += n
+    return [ControlTokens(role, n, n_tokens[role]) for role, n in n_messages.items()]
 
 
 class FlagCounts(NamedTuple):
@@ -193,7 +227,7 @@ class FlagCounts(NamedTuple):
 
 def flag_counts(dataset: Dataset) -> FlagCounts:
     """Number of messages that carry each flag."""
-    counts = _flag_counts(dataset)
+    counts = dict(sorted(_value_counts(dataset, "messages", "flags").items()))
     not_printed = {flag: n for flag, n in counts.items() if flag.startswith(NOT_PRINTED)}
     changed = {flag.value: counts[flag] for flag in CHANGES if flag in counts}
     return FlagCounts(
@@ -201,15 +235,3 @@ def flag_counts(dataset: Dataset) -> FlagCounts:
         {flag.removeprefix(NOT_PRINTED): n for flag, n in not_printed.items()},
         {flag: n for flag, n in counts.items() if flag not in not_printed and flag not in changed},
     )
-
-
-def _flag_counts(dataset: Dataset) -> dict[str, int]:
-    frame = (
-        scan_table(dataset, "messages")
-        .select(pl.col("flags").explode(empty_as_null=False))
-        .group_by("flags")
-        .len()
-        .sort("flags")
-        .collect()
-    )
-    return {flag: n for flag, n in frame.iter_rows() if flag is not None}

@@ -1,4 +1,4 @@
-"""Commands import what they need: no torch to make tokens, no numba for a few rows, no model library to read."""
+"""Commands import what they need: no torch or polars to make tokens, no numba for a few rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import EXAMPLES
 
-HEAVY = ("torch", "vllm", "numba", "transformers")
+HEAVY = ("torch", "vllm", "numba", "transformers", "polars")
 RUN = f"""
 import atexit, sys
 names = {HEAVY!r}
@@ -49,7 +49,7 @@ def tokens(tiny_model: Path, environment: dict[str, str], tmp_path_factory: pyte
     return folder / "tokens"
 
 
-def test_rendering_again_goes_without_torch(
+def test_rendering_again_goes_without_torch_and_polars(
     tokens: Path, tiny_model: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     command = ("render", tokens.parent / "convs.jsonl", "-m", tiny_model, "-o", tmp_path / "out")
@@ -58,15 +58,15 @@ def test_rendering_again_goes_without_torch(
     assert tables[0] == tables[1]
 
 
-def test_reading_a_dataset_of_few_rows_needs_none_of_them(
+def test_reading_a_dataset_of_few_rows_needs_no_compiler_and_no_model_library(
     tokens: Path, tiny_scores: Path, environment: dict[str, str]
 ) -> None:
-    assert imported(environment, "stats", tokens) == []
-    assert imported(environment, "stats", tiny_scores) == []
+    assert imported(environment, "stats", tokens) == ["polars"]
+    assert imported(environment, "stats", tiny_scores) == ["polars"]
     assert imported(environment, "show", tiny_scores, "kettle-limescale") == []
     assert imported(environment, "stats", EXAMPLES / "recorded.jsonl") == []
     assert imported(environment, "formats") == []
 
 
 def test_diff_needs_no_model_library(tiny_scores: Path, environment: dict[str, str]) -> None:
-    assert imported(environment, "diff", tiny_scores, tiny_scores) == ["numba"]
+    assert imported(environment, "diff", tiny_scores, tiny_scores) == ["numba", "polars"]
