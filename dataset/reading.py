@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from tokscore.dataset.claims.commit import part_name
 from tokscore.dataset.errors import InputError
 from tokscore.dataset.files import PathName, path_name
-from tokscore.dataset.manifest import read_manifest
+from tokscore.dataset.manifest import Manifest, Part, read_manifest
 from tokscore.dataset.rows import STORED_COLUMNS, stored_tokens
 from tokscore.dataset.schema import VOCABULARY, DatasetKind
 from tokscore.dataset.table_files import CHECKSUMS, WRITE_AGAIN, TableFile, check_checksums
@@ -90,6 +90,18 @@ class Dataset:
                 "Run the command that writes it again; it goes on where it stopped. `partial=True` reads the "
                 "parts that are there."
             )
+        self._check_parts()
+
+    @classmethod
+    def of_part(cls, root: Path, manifest: Manifest, part: Part) -> Self:
+        """One finished part of a dataset whose manifest is known; errors as of a whole one."""
+        opened = cls.__new__(cls)
+        opened.root, opened.n_parts_missing = root, len(manifest.parts) - 1
+        opened.manifest = msgspec.structs.replace(manifest, parts=[part])
+        opened._check_parts()
+        return opened
+
+    def _check_parts(self) -> None:
         self._n_rows: dict[tuple[str, int], int] = {}
         self.n_with_tokens = 0
         for part in self.manifest.parts:

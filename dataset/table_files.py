@@ -21,6 +21,8 @@ from tokscore.dataset.tokens import NO_MESSAGE
 
 WRITE_AGAIN = "Write the dataset again."
 _PLAN_KEY = b"tokscore.plan_hash"
+# Key of the Parquet metadata of a token table: sha256 of its ids as int32, the least byte first.
+TOKEN_IDS_KEY = "tokscore.token_ids_sha256"  # noqa: S105
 # Folder of a dataset; those that older versions wrote have none.
 CHECKSUMS = "checksums"
 _MAGIC = b"PAR1"

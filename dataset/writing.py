@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +19,7 @@ from tokscore.dataset.claims.processes import is_running, this_host
 from tokscore.dataset.manifest import Manifest
 from tokscore.dataset.rows import make_tables
 from tokscore.dataset.schema import COLUMNS, ROW_GROUP_ROWS, SCHEMAS
-from tokscore.dataset.table_files import CHECKSUMS, checksums
+from tokscore.dataset.table_files import CHECKSUMS, TOKEN_IDS_KEY, checksums
 from tokscore.dataset.tokens import FailedConversation, RenderedConversation
 
 # Makes the score columns of some conversations from what was given with each (Any: what the caller likes).
@@ -155,6 +156,7 @@ class PartWriter:
         )
         self._waiting: list[tuple[RenderedConversation, object]] = []
         self._n_waiting = self._n_rows = 0
+        self._ids = sha256()
         self._thread = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
         self._finished = False
@@ -225,6 +227,7 @@ class PartWriter:
         columns = tables.tokens
         if self._score_columns is not None:
             columns |= self._score_columns([scores for _, scores in waiting])
+        self._ids.update(columns["token_id"].to_numpy().astype("<i4").tobytes())
         self._tokens.append(pa.table([columns[name] for name in self._schema.names], schema=self._schema))
         self._spans.append(tables.spans)
         self._messages.append(tables.messages)
@@ -242,6 +245,7 @@ class PartWriter:
         """
         self._flush()
         self._settle()
+        self.describe({TOKEN_IDS_KEY: self._ids.hexdigest()})
         lines = b"".join(_failure_line(failure) for failure in self._failures)
         for path in (self._errors_path, self._checksums_path):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,61 @@
+"""Bad parts set aside, so that the next run makes them again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tokscore.dataset.claims.commit import part_name
+from tokscore.dataset.files import PathName, path_name
+from tokscore.dataset.manifest import read_manifest
+from tokscore.dataset.reading import VOCABULARY_CHECKSUM, VOCABULARY_NAME
+from tokscore.dataset.table_files import CHECKSUMS
+from tokscore.dataset.verification.verify import Fault
+
+SET_ASIDE = "set-aside"
+
+
+def repair(dataset: PathName, faults: Iterable[Fault]) -> list[int]:
+    """Move the files of bad parts, and a bad vocabulary, into `set-aside/` of the dataset.
+
+    Args:
+        dataset: Its folder.
+        faults: What `verify` found; those that no run can put right stay.
+
+    Returns:
+        Indices of the parts that are to be made again.
+    """
+    root = Path(path_name(dataset))
+    kind = read_manifest(root).kind.value
+    wanted = [fault for fault in faults if fault.is_repairable]
+    aside = _new_folder(root) if wanted else root
+    parts = sorted({fault.part for fault in wanted if fault.part is not None})
+    for part in parts:
+        # The token table first: without it the part is not done, whatever else is there.
+        for table in (kind, "spans", "messages", "conversations"):
+            _move(root, aside, f"{table}/{part_name(part)}")
+        _move(root, aside, f"errors/{part_name(part, 'jsonl')}")
+        _move(root, aside, f"{CHECKSUMS}/{part_name(part, 'json')}")
+    if any(fault.part is None for fault in wanted):
+        _move(root, aside, VOCABULARY_NAME)
+        _move(root, aside, f"{CHECKSUMS}/{VOCABULARY_CHECKSUM}")
+    return parts
+
+
+def _new_folder(root: Path) -> Path:
+    """Of this repair; earlier ones keep theirs."""
+    return next(path for path in _folders(root) if not path.exists())
+
+
+def _folders(root: Path) -> Iterator[Path]:
+    n = 1
+    while True:
+        yield root / SET_ASIDE / str(n)
+        n += 1
+
+
+def _move(root: Path, aside: Path, name: str) -> None:
+    path, target = root / name, aside / name
+    if path.is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.replace(target)
