@@ -6,6 +6,7 @@ import atexit
 import errno
 import io
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _BUFFER_BYTES = 2**16
+# A path has lost one of the two slashes.
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def temporary_copy(write: Callable[[BinaryIO], None]) -> Path:
@@ -75,11 +78,16 @@ def text_name(name: str) -> str:
 
 
 def check_is_text(path: Path) -> None:
-    """Refuse a path that libraries cannot open.
+    """Refuse a path that libraries cannot open, and a URL, of which a path would make a folder `s3:`.
 
     Raises:
-        UsageError: It is not UTF-8.
+        UsageError: It is not UTF-8, or a URL.
     """
+    if _URL.match(str(path)):
+        raise UsageError(
+            f"{path} is a URL; expected a directory of this machine. Write there and copy it, or mount the "
+            "store. For a directory of that name give its whole path."
+        )
     try:
         str(path).encode()
     except UnicodeEncodeError as error:
