@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from tokscore.analytics.groups.stats import StatsReport, StatsRow, stats_report
     from tokscore.analytics.groups.worst import worst_tokens
     from tokscore.analytics.recorded.report import MismatchReport, mismatch
-    from tokscore.analytics.selection.choosing import Selection, select
+    from tokscore.analytics.selection.choosing import select
     from tokscore.analytics.selection.records import write_records
+    from tokscore.analytics.selection.selected import Selection
     from tokscore.analytics.training.export import export
     from tokscore.dataset.choices import GroupBy
 
@@ -56,7 +57,7 @@ _LAZY = {
     "MEASURES": "tokscore.analytics.divergence.measures",
     "Measure": "tokscore.analytics.divergence.measures",
     "MismatchReport": "tokscore.analytics.recorded.report",
-    "Selection": "tokscore.analytics.selection.choosing",
+    "Selection": "tokscore.analytics.selection.selected",
     "StatsReport": "tokscore.analytics.groups.stats",
     "StatsRow": "tokscore.analytics.groups.stats",
     "TokenError": "tokscore.analytics.divergence.topk",

@@ -154,6 +154,23 @@ def main() -> None:
                 ),
                 ("export labels", ("export", root, "-o", folder / "labels.parquet")),
                 ("export topk", ("export", root, "-o", folder / "topk.parquet", "--format", "topk")),
+                (
+                    "export advantages",
+                    (
+                        "export",
+                        root,
+                        "-o",
+                        folder / "adv.parquet",
+                        "--format",
+                        "advantages",
+                        "--student",
+                        root,
+                    ),
+                ),
+                (
+                    "select --against",
+                    ("select", root, "--against", root, "--where", "log_ratio > -1", "-o", kept),
+                ),
             ):
                 kept.unlink(missing_ok=True)
                 peak, elapsed_s = measured(*arguments)

@@ -116,9 +116,10 @@ def select(
         sources = expand_patterns(files) if files else find_files(selection)
         write_records(selection, sources, out, dropped=dropped)
     reasons = selection.reasons()
-    n = len(selection.frame)
     if form is Format.JSON:
-        print_json({"n_conversations": n, "n_kept": selection.n_kept, "left_out": reasons})
+        print_json(
+            {"n_conversations": selection.n_conversations, "n_kept": selection.n_kept, "left_out": reasons}
+        )
     else:
         rows = [("kept", selection.n_kept), *reasons.items()]
         print_rows(_COLUMNS, [{"decision": name, "n": count} for name, count in rows], form)

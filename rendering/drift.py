@@ -12,8 +12,9 @@ from tokscore.dataset.errors import ConversationError, InputError
 from tokscore.dataset.tokens import NO_MESSAGE, RenderedTokens
 from tokscore.rendering.conversations.conversation import Conversation
 from tokscore.rendering.documents.windows import Window
+from tokscore.rendering.reading.files import Line
 from tokscore.rendering.reading.formats.text import NAME as TEXT
-from tokscore.rendering.reading.plan import Line, read_lines
+from tokscore.rendering.reading.plan import read_lines
 from tokscore.rendering.reading.records import failure_at
 from tokscore.rendering.recorded_ids.alignment import common_prefix, print_closest
 from tokscore.rendering.recorded_ids.attribute import attribute_recorded, has_texts, joined_ids

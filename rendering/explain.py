@@ -9,7 +9,8 @@ import numpy as np
 
 from tokscore.dataset.errors import ConversationError, DifferenceError, InputError
 from tokscore.rendering.documents.windows import Window
-from tokscore.rendering.reading.plan import Line, read_lines
+from tokscore.rendering.reading.files import Line
+from tokscore.rendering.reading.plan import read_lines
 from tokscore.rendering.recorded_ids.attribute import Recorded, attribute_recorded
 from tokscore.rendering.recorded_ids.branch import RecordedBranch
 

@@ -25,8 +25,9 @@ from tokscore.rendering.conversations.conversation import Conversation
 from tokscore.rendering.documents.chunking import Chunking
 from tokscore.rendering.documents.document import Document
 from tokscore.rendering.documents.windows import Window, windows
+from tokscore.rendering.reading.files import Line
 from tokscore.rendering.reading.formats.mapped import NAME as MAPPED
-from tokscore.rendering.reading.plan import Line, Plan, read_lines
+from tokscore.rendering.reading.plan import Plan, read_lines
 from tokscore.rendering.reading.records import Records, error_place
 from tokscore.rendering.recorded_ids.attribute import Recorded, branch_items
 from tokscore.rendering.recorded_ids.branch import RecordedBranch

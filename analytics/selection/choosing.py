@@ -2,85 +2,27 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from tokscore.analytics.groups.grouping import METADATA_PREFIX
+from tokscore.analytics.selection.amount import Amount, first_ones, parse_amount
+from tokscore.analytics.selection.compared import compared_metrics, compared_types, joined
 from tokscore.analytics.selection.condition import check_names, holds, names_in, parse_condition
-from tokscore.analytics.selection.metrics import (
-    PLACE_COLUMNS,
-    compared_metrics,
-    conversation_metrics,
-    metric_names,
-)
+from tokscore.analytics.selection.metrics import PLACE_COLUMNS, conversation_metrics, metric_names
+from tokscore.analytics.selection.selected import Selection
+from tokscore.analytics.selection.spool import Spool
 from tokscore.dataset.errors import UsageError
 from tokscore.dataset.files import PathName
 from tokscore.dataset.reading import Dataset
 
-_SHARE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<percent>%?)")
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The conversations of a dataset with what was decided about each.
-
-    Attributes:
-        dataset: Where they are.
-        frame: `conversation_id`, `source_file`, `source_line`, the numbers that decided, and `reason`: why
-            the conversation is left out, null where it is kept. In the order of the dataset, records that
-            failed last.
-        names: The columns that decided.
-    """
-
-    dataset: Dataset
-    frame: pl.DataFrame
-    names: tuple[str, ...]
-
-    @property
-    def n_kept(self) -> int:
-        """Conversations that are kept."""
-        return self.frame["reason"].null_count()
-
-    def reasons(self) -> dict[str, int]:
-        """How many are left out by reason, most first."""
-        left_out = self.frame.filter(pl.col("reason").is_not_null())
-        counts = left_out.group_by(pl.col("reason").str.replace(r"(?s)^(failed): .*$", "$1")).len()
-        return dict(counts.sort("len", "reason", descending=[True, False]).iter_rows())
-
-
-class Amount(NamedTuple):
-    """How many conversations are kept.
-
-    Attributes:
-        number: Of them, or percent.
-        is_percent: Which.
-    """
-
-    number: float
-    is_percent: bool
-
-    def of(self, n: int) -> int:
-        """Out of `n`; a part of one counts as one."""
-        return min(n, math.ceil(round(self.number * n / 100, 9)) if self.is_percent else int(self.number))
-
-
-def parse_amount(text: str) -> Amount:
-    """An amount such as `500` or `90%`.
-
-    Raises:
-        UsageError: It is none.
-    """
-    match = _SHARE.fullmatch(text.strip())
-    number = float(match["number"]) if match else math.nan
-    is_percent = bool(match and match["percent"])
-    if not (number <= 100 if is_percent else number.is_integer()):
-        raise UsageError(f"{text!r} is no amount; expected a number such as 500, or a share such as 90%.")
-    return Amount(number, is_percent)
+_PLACE_TYPES = dict(zip(PLACE_COLUMNS, (pl.String(), pl.String(), pl.Int64()), strict=True))
 
 
 def select(
@@ -124,24 +66,26 @@ def select(
     condition = None if where is None else parse_condition(where)
     names = tuple(dict.fromkeys([*([] if condition is None else names_in(condition)), *([by] if by else [])]))
     opened = Dataset(dataset)
-    known = [*PLACE_COLUMNS, *metric_names(opened.manifest.kind)]
-    if against is None:
-        check_names(names, known)
-    metadata = [name for name in names if name.startswith(METADATA_PREFIX)]
-    frame = conversation_metrics(opened, role=role, sampled=sampled, metadata=metadata)
-    if against is not None:
-        others = compared_metrics(opened, Dataset(against), role=role, sampled=sampled)
-        others = others.select("conversation_id", *(name for name in others.columns if name not in frame))
-        frame = frame.join(others, on="conversation_id", how="left", maintain_order="left")
-        check_names(names, frame.columns)
-    reason = pl.lit(None, pl.String)
+    others = None if against is None else Dataset(against)
+    numbers, failed = _spooled(opened, others, names, role=role, sampled=sampled)
+    decisions = np.zeros(numbers.n_rows, np.uint16)
+    texts: list[str | None] = [None]
     if condition is not None and where is not None:
-        reason = _reason_of(holds(condition, frame, where), where, frame, names_in(condition))
-    frame = frame.with_columns(reason=reason)
+        texts += [*(f"no {name}" for name in names_in(condition)), f"not {where}"]
+        decisions[:] = _decisions(holds(condition, numbers.rows(), where), numbers.n_rows)
     if amount is not None and by is not None:
-        frame = _keep(frame, amount, by, is_top=keep_top is not None)
-    chosen = frame.select(*dict.fromkeys([*PLACE_COLUMNS, *names, "reason"]))
-    return Selection(opened, pl.concat([chosen, _failed(opened, chosen)]), names)
+        if not numbers.schema[by].is_numeric():
+            raise UsageError(f"{by} is {numbers.schema[by]}; expected a number to order by.")
+        is_top = keep_top is not None
+        texts += [f"no {by}", f"not among the {'top' if is_top else 'bottom'} {amount} by {by}"]
+        values = numbers.rows().select(by).collect(engine="streaming")[by]
+        is_known = (values.is_finite() | values.is_infinite()).fill_null(value=False).to_numpy()
+        remains = decisions == 0
+        decisions[remains & ~is_known] = len(texts) - 2
+        rows = np.flatnonzero(remains & is_known)
+        is_kept = first_ones(values.gather(rows).to_numpy(), amount.of(len(rows)), is_top=is_top)
+        decisions[rows[~is_kept]] = len(texts) - 1
+    return Selection(opened, names, decisions, tuple(texts), numbers, failed)
 
 
 def _amount(keep_top: str | None, keep_bottom: str | None, by: str | None) -> Amount | None:
@@ -153,45 +97,51 @@ def _amount(keep_top: str | None, keep_bottom: str | None, by: str | None) -> Am
     return None if asked is None else parse_amount(asked)
 
 
-def _reason_of(found: pl.Series, where: str, frame: pl.DataFrame, names: Sequence[str]) -> pl.Expr:
-    """Null where the condition holds."""
-    missing = pl.lit(f"not {where}")
-    for name in reversed(names):
-        missing = (
-            pl.when(pl.Series(found.is_null() & frame[name].is_null()))
-            .then(pl.lit(f"no {name}"))
-            .otherwise(missing)
-        )
-    return pl.when(pl.Series(found.fill_null(value=False))).then(None).otherwise(missing)
+def _spooled(
+    dataset: Dataset, against: Dataset | None, names: Sequence[str], *, role: str | None, sampled: bool
+) -> tuple[Spool, Spool]:
+    """The places of all conversations with their numbers, and those of records that failed, with reasons."""
+    compared = {} if against is None else compared_types()
+    check_names(names, [*PLACE_COLUMNS, *metric_names(dataset.manifest.kind), *compared])
+    metadata = [name for name in names if name.startswith(METADATA_PREFIX)]
+    frames = conversation_metrics(dataset, role=role, sampled=sampled, metadata=metadata)
+    if against is not None:
+        # What both have is that of the dataset itself.
+        own = metric_names(dataset.manifest.kind)
+        more = {name: dtype for name, dtype in compared.items() if name in names and name not in own}
+        frames = joined(frames, compared_metrics(dataset, against, role=role, sampled=sampled), more)
+    numbers: Spool | None = None
+    failed = Spool({**_PLACE_TYPES, "reason": pl.String()})
+    for part, frame in zip(dataset.manifest.parts, frames, strict=True):
+        chosen = frame.select(*dict.fromkeys([*PLACE_COLUMNS, *names]))
+        if numbers is None:
+            numbers = Spool({**chosen.schema, **_PLACE_TYPES})
+        numbers.add(part.index, chosen)
+        failed.add(part.index, _failed(dataset, part.index, chosen))
+    assert numbers is not None, "a plan has a part"
+    numbers.finish()
+    failed.finish()
+    return numbers, failed
 
 
-def _keep(frame: pl.DataFrame, amount: Amount, by: str, *, is_top: bool) -> pl.DataFrame:
-    if not frame[by].dtype.is_numeric():
-        raise UsageError(f"{by} is {frame[by].dtype}; expected a number to order by.")
-    value = pl.col(by)
-    if frame[by].dtype.is_float():
-        value = value.fill_nan(None)
-    remains = pl.col("reason").is_null()
-    frame = frame.with_columns(
-        reason=pl.when(remains & value.is_null()).then(pl.lit(f"no {by}")).otherwise("reason")
-    )
-    rows = frame.with_row_index("row").filter(remains)
-    kept = rows.sort(by, "row", descending=[is_top, False])["row"].head(amount.of(len(rows)))
-    shown = f"{amount.number:g}{'%' if amount.is_percent else ''}"
-    why = f"not among the {'top' if is_top else 'bottom'} {shown} by {by}"
-    is_kept = pl.int_range(pl.len(), dtype=pl.UInt32).is_in(kept.implode())
-    return frame.with_columns(reason=pl.when(remains & ~is_kept).then(pl.lit(why)).otherwise("reason"))
-
-
-def _failed(dataset: Dataset, like: pl.DataFrame) -> pl.DataFrame:
-    """The records that became error rows, none of which has numbers."""
+def _failed(dataset: Dataset, part: int, others: pl.DataFrame) -> pl.DataFrame:
+    """The records of a part that became error rows and have no numbers: one may have other branches."""
     rows = [
         (failure.conversation_id, failure.source_file, failure.source_line, f"failed: {failure.reason}")
-        for failure in dataset.failures()
+        for failure in dataset.failures(part)
     ]
-    known = dict.fromkeys([*PLACE_COLUMNS, "reason"])
-    found = pl.DataFrame(rows, schema={name: like.schema[name] for name in known}, orient="row")
-    others = (pl.lit(None, dtype).alias(name) for name, dtype in like.schema.items() if name not in known)
-    # Of a record with branches, some may have failed and others not.
-    found = found.with_columns(*others).select(like.columns).unique("conversation_id", maintain_order=True)
-    return found.join(like, on="conversation_id", how="anti", maintain_order="left")
+    found = pl.DataFrame(rows, schema={**_PLACE_TYPES, "reason": pl.String()}, orient="row")
+    found = found.unique("conversation_id", keep="first", maintain_order=True)
+    return found.join(others, on="conversation_id", how="anti", maintain_order="left")
+
+
+def _decisions(found: pl.DataFrame, n_rows: int) -> NDArray[np.intp]:
+    """Of each row 0 where the condition holds, else why not: the first name without a value, or the last."""
+    is_held = found["holds"]
+    missing = found.drop("holds")
+    decisions = np.where(is_held.fill_null(value=False).to_numpy(), 0, missing.width + 1)
+    is_unknown = is_held.is_null().to_numpy()
+    for index in reversed(range(missing.width)):
+        decisions[is_unknown & missing.to_series(index).to_numpy()] = index + 1
+    # A condition without names has one value for all.
+    return decisions if len(decisions) == n_rows else np.repeat(decisions[:1], n_rows)

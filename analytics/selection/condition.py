@@ -50,17 +50,25 @@ def check_names(names: Sequence[str], known: Sequence[str]) -> None:
         )
 
 
-def holds(condition: pl.Expr, frame: pl.DataFrame, text: str) -> pl.Series:
-    """Whether the condition holds in each row; null where a number that it needs is not there.
+def holds(condition: pl.Expr, rows: pl.LazyFrame, text: str) -> pl.DataFrame:
+    """Whether the condition holds in each row, and which of its numbers are missing there.
+
+    Returns:
+        `holds`, null where a number that it needs is not there; and for every name of the condition whether
+        it is null.
 
     Raises:
         UsageError: It gives no true or false, or compares what cannot be compared.
     """
+    missing = (pl.col(name).is_null() for name in names_in(condition))
     try:
-        found = frame.select(condition.alias("holds"))["holds"]
+        asked = rows.select(condition.alias("holds"), *(each.name.prefix("no ") for each in missing))
+        found = asked.collect(engine="streaming")
     except pl.exceptions.PolarsError as error:
         reason = str(error).strip().splitlines()[0]
         raise UsageError(f"{text!r} cannot be told of a conversation: {reason}.") from error
-    if found.dtype != pl.Boolean:
-        raise UsageError(f"{text!r} is {found.dtype}, not true or false; expected a condition: {_EXAMPLE}.")
-    return found if len(found) == len(frame) else found.extend_constant(found[0], len(frame) - len(found))
+    if found["holds"].dtype != pl.Boolean:
+        raise UsageError(
+            f"{text!r} is {found['holds'].dtype}, not true or false; expected a condition: {_EXAMPLE}."
+        )
+    return found

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from tokscore.analytics.comparison.diff import diff_report
-from tokscore.analytics.groups.grouping import metadata_value
-from tokscore.analytics.groups.tables import group_table
+from tokscore.analytics.groups.grouping import GroupValue, metadata_value
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.schema import DatasetKind
 
@@ -28,7 +26,7 @@ SCORE_METRICS = (
     "rank1_share",
     "mean_entropy",
 )
-_PLACES = (*PLACE_COLUMNS, "n_messages", "n_tokens", "metadata")
+_PLACES = (*PLACE_COLUMNS, "n_messages", "n_tokens")
 _OWNERS = ("role", "is_sampled", "is_content")
 _SCORED = ("logprob", "rank", "entropy")
 
@@ -40,7 +38,7 @@ def metric_names(kind: DatasetKind) -> tuple[str, ...]:
 
 def conversation_metrics(
     dataset: Dataset, *, role: str | None = None, sampled: bool = False, metadata: Sequence[str] = ()
-) -> pl.DataFrame:
+) -> Iterator[pl.DataFrame]:
     """Counts and means of every conversation, with the definitions of `StatsRow`; all branches count.
 
     One part of the dataset is held at a time.
@@ -49,30 +47,25 @@ def conversation_metrics(
         dataset: Of either kind.
         role: Count the tokens and messages of this role alone.
         sampled: Count tokens alone of which it is known that a model generated them.
-        metadata: Names such as `metadata.source` to add, as text where their values are of several kinds.
+        metadata: Names such as `metadata.source` to add: numbers where all values are, otherwise text.
 
-    Returns:
-        `PLACE_COLUMNS`, `metric_names` and `metadata`, a row for each record in the order of the dataset.
-        Sums are in nats; means without tokens are null.
+    Yields:
+        A frame for each part, also for one without conversations: `PLACE_COLUMNS`, `metric_names` and
+        `metadata`, a row for each record in the order of the dataset. Sums are in nats; means without tokens
+        are null.
 
     Raises:
         InputError: A table is damaged.
     """
-    frames = []
-    found: dict[str, list[object]] = {name: [] for name in metadata}
+    types = metadata_types(dataset, metadata)
     for part in dataset.manifest.parts:
         with dataset.open_part("conversations", part.index) as file:
-            places = file.read(_PLACES)
-        if not places.num_rows:
-            continue
+            places = file.read([*_PLACES, *(["metadata"] if metadata else [])])
         ids = places["conversation_id"].to_numpy()
-        records = np.cumsum(np.concatenate([[True], ids[1:] != ids[:-1]])) - 1
-        firsts = np.unique(records, return_index=True)[1]
-        for name, values in found.items():
-            texts = places["metadata"].take(firsts).to_pylist()
-            values += [metadata_value(text, name) for text in texts]
-        named = places.select(list(PLACE_COLUMNS)).take(firsts)
-        frame = _frame(named).with_columns(record=pl.int_range(pl.len(), dtype=pl.Int64))
+        is_first = np.concatenate([[True], ids[1:] != ids[:-1]]) if len(ids) else np.zeros(0, np.bool_)
+        records, firsts = np.cumsum(is_first) - 1, np.flatnonzero(is_first)
+        frame = _frame(places.select(list(PLACE_COLUMNS)).take(firsts))
+        frame = frame.with_columns(record=pl.int_range(pl.len(), dtype=pl.Int64))
         for counts in (
             _branches(records),
             _messages(dataset, part.index, records, places, role),
@@ -80,15 +73,52 @@ def conversation_metrics(
         ):
             frame = frame.join(counts, on="record", how="left", maintain_order="left")
         counted = [name for name in (*COUNT_METRICS, "n_scored") if name in frame.columns]
-        frames.append(frame.drop("record").with_columns(pl.col(counted).fill_null(0)))
-    if not frames:
-        return pl.DataFrame(schema=[*PLACE_COLUMNS, *metric_names(dataset.manifest.kind), *metadata])
-    columns = [_metadata_series(name, values) for name, values in found.items()]
-    return pl.concat(frames).with_columns(columns)
+        texts = places["metadata"].take(firsts).to_pylist() if metadata else []
+        yield frame.drop("record").with_columns(
+            pl.col(counted).fill_null(0),
+            *(
+                _typed(name, [metadata_value(text, name) for text in texts], dtype)
+                for name, dtype in types.items()
+            ),
+        )
+
+
+def metadata_types(dataset: Dataset, names: Sequence[str]) -> dict[str, pl.DataType]:
+    """The types of columns of metadata, by the values that all conversations have.
+
+    Raises:
+        InputError: A conversations table is damaged.
+    """
+    kinds: dict[str, set[type]] = {name: set() for name in names}
+    for batch in dataset.batches("conversations", ["metadata"]) if names else ():
+        for text in batch["metadata"].to_pylist():
+            for name, found in kinds.items():
+                value = metadata_value(text, name)
+                is_wide = isinstance(value, int) and not -(2**63) <= value < 2**63
+                found.add(float if is_wide else type(value))
+    return {name: _type_of(found - {type(None)}) for name, found in kinds.items()}
+
+
+def _type_of(kinds: set[type]) -> pl.DataType:
+    if not kinds:
+        return pl.Null()
+    if kinds == {int}:
+        return pl.Int64()
+    return pl.Float64() if kinds <= {int, float} else pl.String()
+
+
+def _typed(name: str, values: Sequence[GroupValue], dtype: pl.DataType) -> pl.Series:
+    """The values as a column; as text where they are of several kinds."""
+    to: type[int | float | str] = int if dtype == pl.Int64 else float if dtype == pl.Float64 else str
+    return pl.Series(name, [None if value is None else to(value) for value in values], dtype)
 
 
 def _branches(records: np.ndarray) -> pl.DataFrame:
-    return pl.DataFrame({"record": records}).group_by("record").agg(n_branches=pl.len())
+    return (
+        pl.DataFrame({"record": records}, schema={"record": pl.Int64})
+        .group_by("record")
+        .agg(n_branches=pl.len())
+    )
 
 
 def _messages(
@@ -135,43 +165,6 @@ def _tokens(
         pl.col("entropy").cast(pl.Float64).mean().alias("mean_entropy"),
     ]
     return frame.group_by("record").agg(counts + scored)
-
-
-def _metadata_series(name: str, values: list[object]) -> pl.Series:
-    kinds = {type(value) for value in values if value is not None}
-    if len(kinds) > 1:
-        values = [None if value is None else str(value) for value in values]
-    return pl.Series(name, values)
-
-
-def compared_metrics(
-    dataset: Dataset, against: Dataset, *, role: str | None = None, sampled: bool = False
-) -> pl.DataFrame:
-    """The numbers of `diff_report` for every conversation that both datasets have.
-
-    Args:
-        dataset: The teacher's scores.
-        against: The student's.
-        role: Compare the tokens of this role alone.
-        sampled: Compare tokens alone of which it is known that a model generated them.
-
-    Returns:
-        `conversation_id`, then every number under its name in the JSON of `diff`, such as `gjs_0.5.upper`.
-
-    Raises:
-        InputError: The datasets cannot be compared.
-    """
-    wanted: dict[str, object] = {}
-    if role is not None:
-        wanted["role"] = role
-    if sampled:
-        wanted["is_sampled"] = True
-    report = diff_report(dataset.root, against.root, by=["conversation_id", *wanted])
-    table = group_table(report.by, [(row.group, row.flat()) for row in report.groups])
-    frame = _frame(table)
-    for name, value in wanted.items():
-        frame = frame.filter(pl.col(name) == value)
-    return frame.drop(*wanted)
 
 
 def _frame(table: pa.Table) -> pl.DataFrame:

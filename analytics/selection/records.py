@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import msgspec
 import polars as pl
 
-from tokscore.analytics.selection.choosing import Selection
-from tokscore.analytics.selection.metrics import PLACE_COLUMNS
+from tokscore.analytics.selection.expected import ExpectedRecords
+from tokscore.analytics.selection.parquet_rows import PARQUET, copy_rows
+from tokscore.analytics.selection.selected import Selection
 from tokscore.dataset.errors import InputError, UsageError, counted
 from tokscore.dataset.files import check_is_text
 from tokscore.dataset.manifest import InputFile, Manifest, read_manifest
 from tokscore.dataset.writing import temporary_name
+from tokscore.rendering.reading.files import Files, Line, numbered_lines, open_files
 from tokscore.rendering.reading.formats.mapped import NAME as MAPPED
 from tokscore.rendering.reading.formats.mapped import given_format
-from tokscore.rendering.reading.plan import Plan, plan_files, read_lines
-
-if TYPE_CHECKING:
-    pass
 
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
-_PARQUET = ".parquet"
 
 
 def find_files(selection: Selection) -> list[Path]:
@@ -35,7 +34,7 @@ def find_files(selection: Selection) -> list[Path]:
     """
     folders = [Path(), selection.dataset.root.resolve().parent]
     found = []
-    for name in selection.frame["source_file"].unique(maintain_order=True):
+    for name in _source_files(selection):
         path = next((folder / name for folder in folders if (folder / name).is_file()), None)
         if path is None:
             raise InputError(
@@ -44,6 +43,13 @@ def find_files(selection: Selection) -> list[Path]:
             )
         found.append(path)
     return found
+
+
+def _source_files(selection: Selection) -> Iterable[str]:
+    """Their names, each once."""
+    frames = chain(selection.numbers.frames(), selection.failed.frames())
+    names = (frame["source_file"].unique(maintain_order=True) for frame in frames)
+    return dict.fromkeys(chain.from_iterable(names))
 
 
 def write_records(
@@ -70,29 +76,31 @@ def write_records(
     settings = selection.dataset.manifest.settings
     name, fields = settings.get("input_format"), settings.get("map")
     mapped = str(fields) if name == MAPPED and fields is not None else None
-    plan = plan_files(list(map(str, files)), given_format(None if mapped else str(name), mapped))
-    _check_files(selection, plan)
-    is_parquet = out.suffix == _PARQUET
-    kept = _kept_lines(selection, plan, read_records=not is_parquet)
-    if is_parquet:
-        _copy_rows(plan, kept, out)
+    opened = open_files(list(map(str, files)), given_format(None if mapped else str(name), mapped))
+    _check_files(selection, opened)
+    kept = _kept_lines(selection, opened)
+    if out.suffix == PARQUET:
+        copy_rows(opened.places, ((file, line.number) for file, line in kept), out)
     else:
         with _output(out) as file:
-            for _, _, content in kept:
-                file.write(content if content.endswith(b"\n") else content + b"\n")
+            for _, line in kept:
+                file.write(line.content if line.content.endswith(b"\n") else line.content + b"\n")
     if dropped is not None:
         _write_dropped(selection, dropped)
 
 
-def _check_files(selection: Selection, plan: Plan) -> None:
+def _check_files(selection: Selection, files: Files) -> None:
     """Refuse files of which the dataset knows that they are others."""
     inputs = _inputs(selection.dataset.root, selection.dataset.manifest)
     if inputs is None:
         return
-    given = {(file.name, file.sha256) for file in plan.inputs}
+    given = set()
+    for path, name in zip(files.paths, files.names, strict=True):
+        with path.open("rb") as handle:
+            given.add((name, hashlib.file_digest(handle, "sha256").hexdigest()))
     for file in inputs:
         if (file.name, file.sha256) not in given:
-            is_there = any(each.name == file.name for each in plan.inputs)
+            is_there = file.name in files.names
             raise InputError(
                 f"{file.name} {'has changed since' if is_there else 'is not among the files, but was when'} "
                 f"{selection.dataset.root} was made; expected every file behind it, as it was."
@@ -111,37 +119,30 @@ def _inputs(root: Path, manifest: Manifest) -> Sequence[InputFile] | None:
     return _inputs(tokens, found) if found.plan_hash == manifest.inputs[0].sha256 else None
 
 
-def _kept_lines(selection: Selection, plan: Plan, *, read_records: bool) -> Iterator[tuple[int, int, bytes]]:
-    """File, line and content of every record that is kept.
+def _kept_lines(selection: Selection, files: Files) -> Iterator[tuple[int, Line]]:
+    """File and line of every record that is kept.
 
     Raises:
         InputError: The records of the files are not those of the dataset.
     """
-    places = {
-        conversation_id: (file, line, reason is None)
-        for conversation_id, file, line, reason in selection.frame.select(
-            *PLACE_COLUMNS, "reason"
-        ).iter_rows()
-    }
+    root = selection.dataset.root
+    expected = ExpectedRecords(selection)
     n_found = 0
-    for part in plan.parts:
-        name = plan.inputs[part.file].name
-        for line in read_lines(plan, part):
-            place = places.get(line.conversation_id)
-            is_failed = place is not None and not place[2]
-            if place is None or (not is_failed and place[:2] != (name, line.number)):
-                found = "does not have" if place is None else f"has from {place[0]}:{place[1]}"
-                raise InputError(
-                    f"{name}:{line.number} is {line.conversation_id!r}, which {selection.dataset.root} "
-                    f"{found}; expected the files that it was made from, all of them and in the same order."
-                )
-            n_found += 1
-            if place[2]:
-                yield part.file, line.number, line.content if read_records else b""
-    if n_found != len(places):
+    for index, line in numbered_lines(files):
+        name = files.names[index]
+        is_kept = expected.take(name, line.number, line.conversation_id)
+        if is_kept is None:
+            raise InputError(
+                f"{name}:{line.number} is {line.conversation_id!r}, where {root} has {expected.following()}; "
+                "expected the files that it was made from, all of them and in the same order."
+            )
+        n_found += 1
+        if is_kept:
+            yield index, line
+    if n_found != selection.n_conversations:
         raise InputError(
-            f"the files have {counted(n_found, 'record')}, {selection.dataset.root} has "
-            f"{len(places):,}; expected all files that it was made from."
+            f"the files have {counted(n_found, 'record')}, {root} has {selection.n_conversations:,}; "
+            "expected all files that it was made from."
         )
 
 
@@ -164,53 +165,8 @@ def _output(out: Path) -> Iterator[IO[bytes]]:
         aside.unlink(missing_ok=True)
 
 
-def _copy_rows(plan: Plan, kept: Iterator[tuple[int, int, bytes]], out: Path) -> None:
-    """Write the rows of Parquet files."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    for place in plan.places:
-        check_is_text(place)
-    numbers: list[list[int]] = [[] for _ in plan.inputs]
-    for file, number, _ in kept:
-        numbers[file].append(number - 1)
-    check_is_text(out)
-    aside, writer = temporary_name(out), None
-    try:
-        for place, rows in zip(plan.places, numbers, strict=True):
-            wanted, start = np.array(rows, np.int64), 0
-            try:
-                table = pq.ParquetFile(place)
-            except (OSError, pa.ArrowException) as error:
-                raise UsageError(
-                    f"{out} is to be Parquet, and {place.name} is not; expected Parquet files alone, or "
-                    "another ending such as .jsonl."
-                ) from error
-            with table:
-                if writer is None:
-                    writer = pq.ParquetWriter(aside, table.schema_arrow, compression="zstd")
-                elif table.schema_arrow != writer.schema:
-                    raise UsageError(
-                        f"{place.name} has other columns than the files before it; expected the same for one "
-                        "Parquet file. Write .jsonl instead."
-                    )
-                for batch in table.iter_batches():
-                    here = wanted[(wanted >= start) & (wanted < start + len(batch))] - start
-                    start += len(batch)
-                    if len(here):
-                        writer.write_batch(batch.take(pa.array(here)))
-        if writer is not None:
-            writer.close()
-            aside.replace(out)
-    finally:
-        if writer is not None:
-            writer.close()
-        aside.unlink(missing_ok=True)
-
-
 def _write_dropped(selection: Selection, path: Path) -> None:
-    dropped = selection.frame.filter(pl.col("reason").is_not_null())
     with _output(path) as file:
-        for row in dropped.iter_rows(named=True):
-            file.write(msgspec.json.encode(row) + b"\n")
+        for frame in selection.frames():
+            for row in frame.filter(pl.col("reason").is_not_null()).iter_rows(named=True):
+                file.write(msgspec.json.encode(row) + b"\n")

@@ -11,9 +11,10 @@ from tokscore.dataset.tokens import FailedConversation
 from tokscore.rendering.conversations.conversation import Conversation, decode_record
 from tokscore.rendering.conversations.trace import Node, Trace, linear
 from tokscore.rendering.documents.document import Document
+from tokscore.rendering.reading.files import Line
 from tokscore.rendering.reading.formats import parse_record
 from tokscore.rendering.reading.formats.format import Place
-from tokscore.rendering.reading.plan import Line, Plan, read_lines
+from tokscore.rendering.reading.plan import Plan, read_lines
 
 
 class TraceRecord(NamedTuple):

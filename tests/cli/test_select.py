@@ -110,6 +110,19 @@ def test_several_files_keep_their_order(
     assert "in the same order" in done.stderr
 
 
+def test_records_of_one_id_that_fail_are_told_apart(
+    tokscore: RunTokscore, tiny_model: Path, tmp_path: Path
+) -> None:
+    good, bad = ({"id": "a", "messages": [{"role": "user", "content": content}]} for content in ("x", 5))
+    lines = [json.dumps(each) + "\n" for each in (bad, good, bad, bad, good, {**good, "id": "a#2"}, bad)]
+    path, out = tmp_path / "same.jsonl", tmp_path / "kept.jsonl"
+    path.write_text("".join(lines))
+    _render(tokscore, tiny_model, tmp_path / "tokens", path)
+    done = tokscore("select", tmp_path / "tokens", path, "--where", "n_tokens > 0", "-o", out)
+    assert done.returncode == 0, done.stderr
+    assert _records(out) == [lines[i].encode() for i in (1, 4, 5)]
+
+
 def test_files_that_are_others_are_refused(
     tokscore: RunTokscore, tiny_model: Path, tmp_path: Path, records: list[object]
 ) -> None:
