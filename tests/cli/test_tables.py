@@ -117,6 +117,7 @@ def test_the_tables_of_selfcheck_are_as_in_the_snapshot(
         lines=[Line("mean |delta| from the reference", 0.0436, 0.1), Line("max |delta|", math.inf, 2.0)],
     )
     monkeypatch.setenv("COLUMNS", str(width))
+    print_all_columns(wanted=False)  # as the command does, which has --wide
     print_selfcheck(found, Format.TABLE)
     check_snapshot(capsys.readouterr().out, "selfcheck", width)
 

@@ -40,7 +40,9 @@ def print_selfcheck(found: SelfCheck, form: Format) -> None:
     rows = [{"pass": name, **agreement._asdict()} for name, agreement in passes]
     print_rows(COLUMNS, rows, form, title=f"{found.engine.engine}, {found.engine.dtype}: logprobs in nats")
     if form is Format.TABLE:
-        print_rows(LINES, limit_rows(found), form, title="Limits")
+        # What no JSON holds is the reason why a line fails, so the table has it.
+        lines = [row | {"found": line.found} for row, line in zip(limit_rows(found), found.lines, strict=True)]
+        print_rows(LINES, lines, form, title="Limits")
     note(f"a second pass gave {'the same bits' if found.is_deterministic else 'other bits'}.")
 
 
