@@ -1,6 +1,6 @@
 """Peak memory and time of `tokscore select` and `tokscore export` as conversations become more.
 
-    python benchmarks/choosing.py [--sizes 10000 100000 1000000]
+    python benchmarks/choosing.py [--sizes 10000 100000 1000000] [--only "select --where" "export topk"]
 
 Conversations are short. The dataset of their scores is written in bulk: one part of 10,000 conversations as
 a run writes it, the others as copies with other ids and lines. Each command is a process of its own.
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,6 @@ RECORD = (
     '{{"id": "c{:07}", "messages": [{{"role": "user", "content": "abc"}}, '
     '{{"role": "assistant", "content": "defg"}}]}}\n'
 )
-TOP = ("--keep-top", "90%", "--by", "mean_logprob")
 LINE_BYTES = len(RECORD.format(0))
 
 
@@ -92,11 +92,11 @@ TOKENS = RenderedTokens(
 
 def scores(seed: int) -> SequenceScores:
     """Of a conversation: numbers by chance, with lists in order."""
-    lists = np.sort(np.random.default_rng(seed).uniform(-9, -1, (N_TOKENS - 1, TOP_K)))[:, ::-1]
+    lists = np.sort(np.random.default_rng(seed).uniform(-9, -1.2, (N_TOKENS - 1, TOP_K)))[:, ::-1]
     return SequenceScores(
         logprobs=lists[:, 1].astype(np.float32),
         ranks=np.full(N_TOKENS - 1, 2, np.int32),
-        top_ids=np.tile(np.arange(TOP_K, dtype=np.int32), (N_TOKENS - 1, 1)),
+        top_ids=(TOKENS.token_ids[1:, None] + np.array([1, 0, 2], np.int32)) % VOCAB_SIZE,
         top_logprobs=lists.astype(np.float32),
         entropy=np.ones(N_TOKENS - 1, np.float32),
     )
@@ -128,11 +128,28 @@ def measured(*arguments: str | Path) -> tuple[float, float]:
     """Peak MiB and seconds of a command."""
     command = [sys.executable, "-m", "tokscore.cli.main", *map(str, arguments)]
     started = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, "HF_HUB_OFFLINE": "1"}
+    )
+    with process.stderr or nullcontext() as said:
+        printed = said.read() if said else b""
     _, status, usage = os.wait4(process.pid, 0)
     if status:
-        raise SystemExit(f"tokscore ended with status {status}")
+        raise SystemExit(printed.decode())
     return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 2**20, time.monotonic() - started
+
+
+def commands(root: Path, folder: Path) -> dict[str, tuple[str | Path, ...]]:
+    """By title; their outputs are new files in `folder`."""
+    kept, exported = ("-o", folder / "kept.jsonl"), ("export", root, "-o", folder / "targets.parquet")
+    return {
+        "select --where": ("select", root, "--where", "mean_logprob > -5", *kept),
+        "select --keep-top": ("select", root, "--keep-top", "90%", "--by", "mean_logprob", *kept),
+        "select --against": ("select", root, "--against", root, "--where", "log_ratio > -1", *kept),
+        "export labels": exported,
+        "export topk": (*exported, "--format", "topk"),
+        "export advantages": (*exported, "--format", "advantages", "--student", root),
+    }
 
 
 def main() -> None:
@@ -141,40 +158,18 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    for n in parser.parse_args().sizes:
+    parser.add_argument("--only", nargs="+", choices=commands(Path(), Path()), help="Of the commands.")
+    arguments = parser.parse_args()
+    for n in arguments.sizes:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            root = write_inputs(folder, n)
-            kept = folder / "kept.jsonl"
-            for title, arguments in (
-                ("select --where", ("select", root, "--where", "mean_logprob > -5", "-o", kept)),
-                (
-                    "select --keep-top",
-                    ("select", root, "--keep-top", "90%", "--by", "mean_logprob", "-o", kept),
-                ),
-                ("export labels", ("export", root, "-o", folder / "labels.parquet")),
-                ("export topk", ("export", root, "-o", folder / "topk.parquet", "--format", "topk")),
-                (
-                    "export advantages",
-                    (
-                        "export",
-                        root,
-                        "-o",
-                        folder / "adv.parquet",
-                        "--format",
-                        "advantages",
-                        "--student",
-                        root,
-                    ),
-                ),
-                (
-                    "select --against",
-                    ("select", root, "--against", root, "--where", "log_ratio > -1", "-o", kept),
-                ),
-            ):
-                kept.unlink(missing_ok=True)
-                peak, elapsed_s = measured(*arguments)
+            for title, command in commands(write_inputs(folder, n), folder).items():
+                if arguments.only and title not in arguments.only:
+                    continue
+                peak, elapsed_s = measured(*command)
                 print(f"{n:>9,}  {title:18} {peak:6,.0f} MiB {elapsed_s:7.1f} s", flush=True)
+                for written in ("kept.jsonl", "targets.parquet"):
+                    (folder / written).unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.token_rows import Place, token_batches
 from tokscore.dataset.writing import temporary_name
 
-_BATCH_TOKENS = 2**18
+_BATCH_TOKENS = 2**16
 
 
 def export(

@@ -41,7 +41,9 @@ def print_selfcheck(found: SelfCheck, form: Format) -> None:
     print_rows(COLUMNS, rows, form, title=f"{found.engine.engine}, {found.engine.dtype}: logprobs in nats")
     if form is Format.TABLE:
         # What no JSON holds is the reason why a line fails, so the table has it.
-        lines = [row | {"found": line.found} for row, line in zip(limit_rows(found), found.lines, strict=True)]
+        lines = [
+            row | {"found": line.found} for row, line in zip(limit_rows(found), found.lines, strict=True)
+        ]
         print_rows(LINES, lines, form, title="Limits")
     note(f"a second pass gave {'the same bits' if found.is_deterministic else 'other bits'}.")
 
