@@ -151,6 +151,7 @@ def stats(
     """
     print_all_columns(wide)
     from tokscore.dataset.errors import UsageError
+    from tokscore.dataset.files import location
 
     are_files = _are_files(inputs)
     if html is not None and (are_files or limit):
@@ -167,7 +168,7 @@ def stats(
     if are_files:
         print_recorded(inputs, limit or [], limit_count, reading, form, on_error)
         return
-    dataset = Path(inputs[0])
+    dataset = location(inputs[0])
     if limit:
         print_limits(dataset, limit, limit_count, form)
     elif spans:
@@ -189,13 +190,18 @@ def _are_files(inputs: Sequence[str]) -> bool:
         UsageError: Both, or several datasets.
     """
     from tokscore.dataset.errors import UsageError
+    from tokscore.dataset.files import location
+    from tokscore.dataset.stores.path import is_store
+    from tokscore.rendering.inputs import is_dataset
 
-    datasets = [name for name in inputs if Path(name).is_dir()]
+    datasets = [
+        name for name in inputs if (is_dataset(name) if is_store(location(name)) else Path(name).is_dir())
+    ]
     if datasets and len(inputs) > 1:
         raise UsageError(
             f"{datasets[0]} is a dataset; give it alone, not with {len(inputs) - 1} other inputs."
         )
-    return not datasets and any(name == "-" or has_magic(name) or Path(name).exists() for name in inputs)
+    return not datasets and any(name == "-" or has_magic(name) or location(name).exists() for name in inputs)
 
 
 def print_recorded(

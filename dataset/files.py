@@ -6,7 +6,6 @@ import atexit
 import errno
 import io
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -14,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from tokscore.dataset.errors import TokscoreError, UsageError
+from tokscore.dataset.stores.path import StorePath, is_store
+from tokscore.dataset.stores.urls import WEB, has_user, shown, split_url
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _BUFFER_BYTES = 2**16
-# A path has lost one of the two slashes.
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def temporary_copy(write: Callable[[BinaryIO], None]) -> Path:
@@ -78,22 +77,31 @@ def text_name(name: str) -> str:
 
 
 def check_is_text(path: Path) -> None:
-    """Refuse a path that libraries cannot open, and a URL, of which a path would make a folder `s3:`.
+    """Refuse a path that libraries cannot open.
 
     Raises:
-        UsageError: It is not UTF-8, or a URL.
+        UsageError: It is not UTF-8.
     """
-    if _URL.match(str(path)):
-        raise UsageError(
-            f"{path} is a URL; expected a directory of this machine. Write there and copy it, or mount the "
-            "store. For a directory of that name give its whole path."
-        )
     try:
         str(path).encode()
     except UnicodeEncodeError as error:
         raise UsageError(
             f"{path} is not UTF-8; expected a path that is, as Parquet files are opened by it. Rename it."
         ) from error
+
+
+def check_is_local(path: Path) -> None:
+    """Refuse a path that libraries cannot open, and a URL where only files of this machine can be written.
+
+    Raises:
+        UsageError: It is not UTF-8, or a URL.
+    """
+    if is_store(path) or split_url(str(path)):
+        raise UsageError(
+            f"{shown(str(path))} is a URL; expected a path of this machine. Write there and copy it. For a "
+            "directory of that name give its whole path."
+        )
+    check_is_text(path)
 
 
 PathName = str | os.PathLike[str]
@@ -109,3 +117,39 @@ def path_name(path: PathName) -> str:
         raise UsageError(f"{type(path).__name__} is no path; expected text, a Path or a Dataset.")
     name = os.fspath(path)
     return str(Path(name).expanduser()) if name.startswith("~") else name
+
+
+def location(path: PathName) -> Path:
+    """The place that a name stands for: a path of this machine, or of a store where it is a URL.
+
+    Raises:
+        UsageError: It is neither text nor a path, no such store is known, the package for it is missing, or a
+            password stands in the URL.
+    """
+    if isinstance(path, StorePath):
+        return path
+    name = path_name(path)
+    url = split_url(name)
+    if url is None:
+        return Path(name)
+    if url.scheme in ("file", "local"):
+        return Path("/" + url.rest)
+    if has_user(url):
+        raise UsageError(
+            f"{shown(name)} has a user or a password in it; expected them in the environment, as the library "
+            "of the store reads them, so that they stand in no file and no message."
+        )
+    from tokscore.dataset.stores.calls import fault_of
+
+    fault = fault_of(url.scheme)
+    if fault is not None:
+        raise UsageError(f"{shown(name)}: {fault}")
+    return StorePath(f"{url.scheme}://{url.rest}")
+
+
+def output_location(path: PathName) -> Path:
+    """As `location`, of what is to be written."""
+    found = location(path)
+    if isinstance(found, StorePath) and found.scheme in WEB:
+        raise UsageError(f"{found} is on a web server; expected a directory, or a store such as s3://.")
+    return found

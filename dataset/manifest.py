@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tokscore.dataset.errors import InputError, UsageError
-from tokscore.dataset.files import check_is_text
+from tokscore.dataset.files import check_is_text, location
 from tokscore.dataset.schema import SCHEMA_VERSION, DatasetKind
 
 _SHOWN_CHARACTERS = 200
@@ -227,9 +227,10 @@ def read_manifest(root: Path) -> Manifest:
 
     Raises:
         InputError: There is none, it is damaged or was changed, or another schema version wrote it.
-        UsageError: The path is not UTF-8.
+        UsageError: The path is not UTF-8, or a URL that cannot be read here.
     """
     check_is_text(root)
+    root = location(root)
     path = root / MANIFEST_NAME
     if not root.is_dir():
         found = "is a file" if root.exists() else "does not exist"

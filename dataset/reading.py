@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
@@ -13,12 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tokscore.dataset.claims.commit import part_name
+from tokscore.dataset.claims.commit import finished_names, part_name
 from tokscore.dataset.errors import InputError
-from tokscore.dataset.files import PathName, path_name
+from tokscore.dataset.files import PathName, location
 from tokscore.dataset.manifest import Manifest, Part, read_manifest
 from tokscore.dataset.rows import STORED_COLUMNS, stored_tokens
 from tokscore.dataset.schema import VOCABULARY, DatasetKind
+from tokscore.dataset.stores.path import is_store
+from tokscore.dataset.stores.range_file import ends_of
 from tokscore.dataset.table_files import CHECKSUMS, WRITE_AGAIN, TableFile, check_checksums
 from tokscore.dataset.token_rows import ENCODED, Place, TokenRows, conversation_name
 from tokscore.dataset.tokens import ConversationRow, FailedConversation, MessageFacts, RenderedConversation
@@ -29,6 +32,16 @@ if TYPE_CHECKING:
 VOCABULARY_NAME = "vocab.parquet"
 VOCABULARY_CHECKSUM = "vocab.json"
 _SMALL_TABLES = ("spans", "messages", "conversations")
+# Parts whose footers are fetched from a store together.
+_TOGETHER = 64
+
+
+def list_folders(root: Path, kind: str) -> None:
+    """Have a store say once which files a dataset has; nothing else asks for each of them."""
+    if is_store(root):
+        for folder in (root, *(root / name for name in (kind, *_SMALL_TABLES, "errors", CHECKSUMS))):
+            with suppress(FileNotFoundError):
+                folder.iterdir()
 
 
 class StoredConversation(NamedTuple):
@@ -67,21 +80,24 @@ class Dataset:
             InputError: No dataset, or of another kind than asked for; a file is missing, damaged, of another
                 plan, or has other columns or more or fewer rows than the rest.
         """
-        self.root = root = Path(path_name(root))
+        self.root = root = location(root)
         self.manifest = read_manifest(root)
         if kind is not None and self.manifest.kind is not kind:
             raise InputError(
                 f"{root} is a dataset of {self.manifest.kind.value}; expected {kind.value}"
                 + (" (run tokscore logprobs on it first)." if kind is DatasetKind.SCORES else ".")
             )
-        missing = [path for path in self.files(self.manifest.kind) if not path.is_file()]
+        list_folders(root, self.manifest.kind.value)
+        indices = {part.index for part in self.manifest.parts}
+        done = finished_names(root, self.manifest.kind.value, indices)
+        missing = [
+            self.path(self.manifest.kind, part.index)
+            for part in self.manifest.parts
+            if part.index not in done
+        ]
         self.n_parts_missing = len(missing)
         if partial and len(missing) < len(self.manifest.parts):
-            there = [
-                part
-                for part in self.manifest.parts
-                if self.path(self.manifest.kind, part.index) not in missing
-            ]
+            there = [part for part in self.manifest.parts if part.index in done]
             self.manifest = msgspec.structs.replace(self.manifest, parts=there)
         elif missing:
             raise InputError(
@@ -104,8 +120,20 @@ class Dataset:
     def _check_parts(self) -> None:
         self._n_rows: dict[tuple[str, int], int] = {}
         self.n_with_tokens = 0
-        for part in self.manifest.parts:
-            self._check_part(part.index)
+        parts = self.manifest.parts
+        for start in range(0, len(parts), _TOGETHER):
+            some = parts[start : start + _TOGETHER]
+            with ends_of([path for part in some for path in self._paths(part.index) if is_store(path)]):
+                for part in some:
+                    self._check_part(part.index)
+
+    def _paths(self, index: int) -> list[Path]:
+        """All files of a part but its checksums."""
+        tables = (self.manifest.kind.value, *_SMALL_TABLES)
+        return [
+            *(self.path(table, index) for table in tables),
+            self.root / "errors" / part_name(index, "jsonl"),
+        ]
 
     def __fspath__(self) -> str:
         return str(self.root)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from tokscore.dataset.claims.claiming import clear
 from tokscore.dataset.claims.commit import finished_names, part_name
 from tokscore.dataset.errors import InputError, UsageError
-from tokscore.dataset.files import check_is_text
+from tokscore.dataset.files import check_is_local
 from tokscore.dataset.manifest import MANIFEST_NAME, Manifest, Setting, read_manifest
 from tokscore.dataset.reading import VOCABULARY_CHECKSUM, VOCABULARY_NAME, read_failures
 from tokscore.dataset.schema import DatasetKind
@@ -34,7 +34,7 @@ def prepare_output(root: Path, manifest: Manifest, vocabulary: Callable[[], pa.T
     Raises:
         UsageError: `root` holds something else; the message says what differs.
     """
-    check_is_text(root)
+    check_is_local(root)
     if root.exists() and not root.is_dir():
         raise UsageError(f"{root} is a file; expected a directory for the output.")
     existing: Manifest | None = None

@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 
 from tokscore.dataset.errors import InputError
 from tokscore.dataset.schema import COLUMNS, Column
+from tokscore.dataset.stores.path import StorePath
+from tokscore.dataset.stores.range_file import RangeFile
 from tokscore.dataset.tokens import NO_MESSAGE
 
 WRITE_AGAIN = "Write the dataset again."
@@ -82,7 +84,12 @@ class TableFile:
         self._hint = hint
         try:
             self._file = pq.ParquetFile(
-                path, metadata=metadata, read_dictionary=list(encoded), page_checksum_verification=True
+                RangeFile(path) if isinstance(path, StorePath) else path,
+                metadata=metadata,
+                read_dictionary=list(encoded),
+                page_checksum_verification=True,
+                # Of a store, the pages of neighbouring columns come in one call.
+                pre_buffer=isinstance(path, StorePath),
             )
             self.metadata = self._file.metadata
             said: dict[bytes, bytes] = self.metadata.metadata or {}

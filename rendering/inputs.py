@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from tokscore.dataset.errors import InputError, UsageError
-from tokscore.dataset.files import PathName, path_name, temporary_folder
+from tokscore.dataset.files import PathName, check_is_local, location, path_name, temporary_folder
 from tokscore.dataset.manifest import MANIFEST_NAME, read_manifest
 from tokscore.dataset.settings import changed, names_given
+from tokscore.dataset.stores.path import StorePath, is_store, matching
+from tokscore.dataset.stores.urls import WEB
 from tokscore.rendering.attribution.settings import RenderKeywords, RenderSettings
 from tokscore.rendering.attribution.tokenizer import ChatTokenizer
 from tokscore.rendering.conversations.conversation import RESERVED_KWARGS
@@ -42,6 +44,9 @@ def expand_patterns(inputs: Iterable[str]) -> list[str]:
     """
     found: list[str] = []
     for name in inputs:
+        if is_store(location(name)):
+            found += _urls(name)
+            continue
         if not glob.has_magic(name) or Path(name).exists():
             found.append(name)
             continue
@@ -50,6 +55,27 @@ def expand_patterns(inputs: Iterable[str]) -> list[str]:
             raise InputError(f"{name} matches no file; expected files of conversations.")
         found += files
     return found
+
+
+def _urls(name: str) -> list[str]:
+    """The URL, or those that it matches; the query of a web server is no pattern."""
+    place = location(name)
+    if isinstance(place, StorePath) and place.scheme in WEB:
+        if not glob.has_magic(place.url.partition("?")[0]):
+            return [name]
+    elif not glob.has_magic(name) or place.exists():
+        return [name]
+    found = matching(name)
+    if not found:
+        raise InputError(f"{place} matches no file; expected files of conversations.")
+    return found
+
+
+def is_dataset(name: PathName) -> bool:
+    """Whether a dataset lies there; files of a web server have a dot in their names."""
+    place = location(name)
+    is_web_file = isinstance(place, StorePath) and place.scheme in WEB and "." in place.name
+    return not is_web_file and (place / MANIFEST_NAME).is_file()
 
 
 def input_names(inputs: Inputs) -> list[str]:
@@ -117,16 +143,18 @@ def open_source(
         InputError: An input, the tokenizer or the template cannot be used.
     """
     settings = changed(settings or RenderSettings(), changes)
+    if out is not None:
+        check_is_local(out)
     names = input_names(inputs)
     for name in sorted(RESERVED_KWARGS & set(settings.template_kwargs)):
         raise UsageError(
             f"`template_kwargs` holds {name}, which transformers takes itself; it is no variable."
         )
-    datasets = [name for name in names if (Path(name) / MANIFEST_NAME).is_file()]
+    datasets = [name for name in names if is_dataset(name)]
     if datasets:
         _check_alone(datasets[0], len(names) - 1, settings)
         return DatasetSource(
-            Path(datasets[0]),
+            location(datasets[0]),
             model=model,
             revision=settings.revision,
             trust_remote_code=settings.trust_remote_code,
@@ -216,7 +244,7 @@ def read_tools(path: PathName) -> list[dict[str, Any]]:  # Any: JSON values
     """
     name = path_name(path)
     try:
-        tools = json.loads(Path(name).read_text("utf-8"))
+        tools = json.loads(location(name).read_text("utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read the tools in {name}: {error.strerror}.") from error
     except UnicodeDecodeError as error:

@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.store_server import StoreServer
 
 with suppress(ImportError):  # the environment of vLLM goes without it
     from hypothesis import settings
@@ -238,3 +241,28 @@ def write_scores() -> Callable[..., Path]:
     from .score_samples import write_scores
 
     return write_scores
+
+
+@pytest.fixture(scope="session")
+def started_store() -> Iterator[StoreServer]:
+    """An S3 server, which is not yet where the environment points to."""
+    pytest.importorskip("moto")
+    from tests.store_server import StoreServer
+
+    server = StoreServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def store(started_store: StoreServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreServer]:
+    """The S3 server of the environment; `s3://bucket` is empty."""
+    from tests.store_server import KEY, SECRET
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", started_store.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    started_store.reset()
+    yield started_store
+    started_store.reset()

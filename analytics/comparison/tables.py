@@ -15,7 +15,7 @@ from tokscore.analytics.comparison.compare import ComparedBatch
 from tokscore.analytics.divergence.measures import Measure, intervals, points
 from tokscore.analytics.groups.grouping import Grouping
 from tokscore.dataset.errors import UsageError
-from tokscore.dataset.files import check_is_text
+from tokscore.dataset.files import check_is_local
 from tokscore.dataset.schema import TOKENS
 from tokscore.dataset.writing import temporary_name
 
@@ -115,7 +115,7 @@ class TokenTable:
         self._writer: pq.ParquetWriter | None = None
         if folder is None:
             return
-        check_is_text(folder)
+        check_is_local(folder)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(f"{folder} is not empty; expected a new directory. Choose another with -o.")
         folder.mkdir(parents=True, exist_ok=True)

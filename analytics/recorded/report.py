@@ -32,7 +32,7 @@ from tokscore.analytics.recorded.tables import token_table
 from tokscore.analytics.statistics.multiplicity import replicates_for
 from tokscore.dataset.choices import OnError, RecordedAgainst, choose
 from tokscore.dataset.errors import InputError
-from tokscore.dataset.files import PathName
+from tokscore.dataset.files import PathName, location
 from tokscore.dataset.token_rows import conversation_name
 from tokscore.dataset.tokens import FailedConversation
 
@@ -176,7 +176,7 @@ def open_pairs(
     """
     if isinstance(recorded, Sequence) and not isinstance(recorded, str):
         return FilePairs(recorded, against)
-    path = Path(recorded)
+    path = location(recorded)
     return FilePairs([str(recorded)], against) if path.is_file() else DatasetPairs(path, against)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokscore.dataset.errors import UsageError
-from tokscore.dataset.files import check_is_text
+from tokscore.dataset.files import check_is_local
 from tokscore.dataset.writing import temporary_name
 
 PARQUET = ".parquet"
@@ -29,7 +29,7 @@ def copy_rows(places: Sequence[Path], kept: Iterable[tuple[int, int]], out: Path
         UsageError: One of the files is not Parquet, or has other columns than the first.
     """
     for place in (*places, out):
-        check_is_text(place)
+        check_is_local(place)
     numbers = [array("q") for _ in places]
     for file, number in kept:
         numbers[file].append(number - 1)

@@ -16,7 +16,7 @@ from tokscore.analytics.selection.expected import ExpectedRecords
 from tokscore.analytics.selection.parquet_rows import PARQUET, copy_rows
 from tokscore.analytics.selection.selected import Selection
 from tokscore.dataset.errors import InputError, UsageError, counted
-from tokscore.dataset.files import check_is_text
+from tokscore.dataset.files import check_is_local
 from tokscore.dataset.manifest import InputFile, Manifest, read_manifest
 from tokscore.dataset.writing import temporary_name
 from tokscore.rendering.reading.files import Files, Line, numbered_lines, open_files
@@ -151,7 +151,7 @@ def _output(out: Path) -> Iterator[IO[bytes]]:
     """A file that gets its name when it is whole."""
     import pyarrow as pa
 
-    check_is_text(out)
+    check_is_local(out)
     aside = temporary_name(out)
     try:
         if out.suffix in _CODECS:

@@ -13,7 +13,7 @@ from tokscore.analytics.comparison.pairing import Pairing
 from tokscore.analytics.training.targets import Counts, columns_of, target_schema, target_table
 from tokscore.dataset.choices import Targets, Weighting, choose
 from tokscore.dataset.errors import InputError, UsageError
-from tokscore.dataset.files import PathName, check_is_text, path_name
+from tokscore.dataset.files import PathName, check_is_local, path_name
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.token_rows import Place, token_batches
@@ -53,7 +53,7 @@ def export(
     """
     wanted, path = choose(Targets, targets, "targets"), Path(path_name(out))
     weights = choose(Weighting, weighting, "weighting")
-    check_is_text(path)
+    check_is_local(path)
     if path.exists():
         raise UsageError(f"{path} exists already; expected a new file. Choose another name.")
     if (student is not None) != (wanted is Targets.ADVANTAGES):

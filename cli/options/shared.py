@@ -32,7 +32,8 @@ Inputs = Annotated[
     typer.Argument(
         metavar="INPUT",
         help="Files of conversations (JSON Lines, a JSON array or Parquet, in any of tokscore formats) or of "
-        "plain text (.txt), patterns such as 'rollouts/*.jsonl', or - for standard input.",
+        "plain text (.txt), patterns such as 'rollouts/*.jsonl', URLs such as s3://bucket/*.jsonl.gz, or - "
+        "for standard input.",
     ),
 ]
 InputsOrDataset = Annotated[
@@ -40,7 +41,8 @@ InputsOrDataset = Annotated[
     typer.Argument(
         metavar="INPUT",
         help="Files of conversations (JSON Lines, a JSON array or Parquet, in any of tokscore formats) or of "
-        "plain text (.txt), patterns, - for standard input, or one dataset, of which the tokens are taken.",
+        "plain text (.txt), patterns, URLs, - for standard input, or one dataset, of which the tokens are "
+        "taken.",
     ),
 ]
 Model = Annotated[

@@ -107,6 +107,7 @@ def open_sides(
         InputError: Neither, or the models' vocabularies differ.
     """
     from tokscore.dataset.errors import UsageError
+    from tokscore.dataset.files import location
     from tokscore.dataset.settings import names_given
 
     are_datasets = [_is_dataset(name) for name in (teacher, student)]
@@ -119,7 +120,7 @@ def open_sides(
                 f"{teacher} and {student} are scored already; {' and '.join(unused)} cannot change them. "
                 "Leave them out."
             )
-        return Sides(Path(teacher), Path(student), None, None)
+        return Sides(location(teacher), location(student), None, None)
     if any(are_datasets):
         dataset, model = (teacher, student) if are_datasets[0] else (student, teacher)
         raise UsageError(
@@ -141,9 +142,10 @@ def _is_dataset(name: str) -> bool:
         InputError: It is there, and neither dataset nor model.
     """
     from tokscore.dataset.errors import InputError
+    from tokscore.dataset.files import location
     from tokscore.dataset.manifest import MANIFEST_NAME
 
-    path = Path(name).expanduser()
+    path = location(name)
     if (path / MANIFEST_NAME).is_file():
         return True
     if path.exists() and not (path / "config.json").is_file():
@@ -178,6 +180,7 @@ def _score_both(
 
 def _rendered(student: str, on: Sequence[str], options: OnOptions) -> Path:
     """The token dataset of the conversations, from the cache where it is there."""
+    from tokscore.dataset.files import location
     from tokscore.rendering.inputs import open_source
     from tokscore.rendering.run import render_source
     from tokscore.rendering.source import ConversationSource
@@ -185,7 +188,7 @@ def _rendered(student: str, on: Sequence[str], options: OnOptions) -> Path:
 
     source = open_source(list(on), student, options.rendering)
     if not isinstance(source, ConversationSource):
-        return Path(on[0])
+        return location(on[0])
     out = _place("tokens", [source.tokenizer, source.settings, list(source.inputs)])
     with ProgressLine("rendering", source.n_conversations, "conversations") as line:
         render_source(source, out, workers=all_cores(), progress=line.update)

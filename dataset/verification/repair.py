@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tokscore.dataset.claims.commit import part_name
-from tokscore.dataset.files import PathName, path_name
+from tokscore.dataset.files import PathName, location
 from tokscore.dataset.manifest import read_manifest
 from tokscore.dataset.reading import VOCABULARY_CHECKSUM, VOCABULARY_NAME
 from tokscore.dataset.table_files import CHECKSUMS
@@ -25,7 +25,7 @@ def repair(dataset: PathName, faults: Iterable[Fault]) -> list[int]:
     Returns:
         Indices of the parts that are to be made again.
     """
-    root = Path(path_name(dataset))
+    root = location(dataset)
     kind = read_manifest(root).kind.value
     wanted = [fault for fault in faults if fault.is_repairable]
     aside = _new_folder(root) if wanted else root

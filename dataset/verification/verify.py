@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from tokscore.dataset.claims.commit import finished_names, part_name
 from tokscore.dataset.errors import InputError
-from tokscore.dataset.files import PathName, is_of_machine, path_name
+from tokscore.dataset.files import PathName, is_of_machine, location
 from tokscore.dataset.manifest import Manifest, read_manifest
-from tokscore.dataset.reading import VOCABULARY_CHECKSUM, VOCABULARY_NAME, Dataset
+from tokscore.dataset.reading import VOCABULARY_CHECKSUM, VOCABULARY_NAME, Dataset, list_folders
 from tokscore.dataset.table_files import CHECKSUMS, TableFile, check_checksums
 from tokscore.dataset.verification.part_rows import check_rows
 
@@ -68,8 +68,9 @@ def verify(dataset: PathName, *, progress: Progress = lambda _done, _rows: None)
     Raises:
         InputError: There is no dataset, or its manifest is damaged.
     """
-    root = Path(path_name(dataset))
+    root = location(dataset)
     manifest = read_manifest(root)
+    list_folders(root, manifest.kind.value)
     faults = [Fault(None, reason, is_repairable=False) for reason in _plan_faults(manifest)]
     faults += _other_files(root, manifest)
     faults += _vocabulary_faults(root)

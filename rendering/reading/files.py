@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokscore.dataset.errors import ConversationError, InputError
-from tokscore.dataset.files import text_name
+from tokscore.dataset.files import location, temporary_copy, text_name
+from tokscore.dataset.stores.path import StorePath
 from tokscore.rendering.conversations.conversation import decode_record
 from tokscore.rendering.reading.formats import detect_format, load_format
 from tokscore.rendering.reading.formats.batch_files import batch_pairs
@@ -70,7 +71,7 @@ def open_files(inputs: Sequence[str], input_format: str | Format | None = None) 
     """
     given_format = load_format(input_format) if isinstance(input_format, str) else input_format
     given = [_standard_input() if name == STDIN else _existing(name) for name in inputs]
-    names = ["stdin" if name == STDIN else text_name(Path(name).name) for name in inputs]
+    names = ["stdin" if name == STDIN else text_name(location(name).name) for name in inputs]
     asked = None if given_format is None else given_format.name
     whole = [unpacked(path, name, asked) for path, name in zip(given, names, strict=True)]
     sources = batch_pairs(whole, names)
@@ -81,7 +82,7 @@ def open_files(inputs: Sequence[str], input_format: str | Format | None = None) 
     return Files(
         paths,
         tuple(names),
-        tuple(Path(inputs[source.input_index]) for source in sources),
+        tuple(location(inputs[source.input_index]) for source in sources),
         given_format or _find_format(paths),
         given_format is not None,
     )
@@ -140,7 +141,9 @@ def _standard_input() -> Path:
 
 
 def _existing(name: str) -> Path:
-    path = Path(name)
+    path = location(name)
+    if isinstance(path, StorePath):
+        return _fetched(path)
     if path.is_dir():
         raise InputError(
             f"{name} is a directory without manifest.json; expected a file of conversations or a dataset."
@@ -151,3 +154,13 @@ def _existing(name: str) -> Path:
         return path
     with path.open("rb") as pipe:
         return spool(pipe)
+
+
+def _fetched(path: StorePath) -> Path:
+    """A temporary copy of a file of a store."""
+    try:
+        return temporary_copy(lambda copy: copy.writelines(path.chunks()))
+    except FileNotFoundError as error:
+        raise InputError(f"{path} does not exist; expected a file of conversations.") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error

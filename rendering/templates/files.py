@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tokscore.dataset.errors import UsageError
-from tokscore.dataset.files import PathName, path_name
+from tokscore.dataset.files import PathName, location, path_name
 
 
 def read_template(path: PathName) -> str:
@@ -16,7 +14,7 @@ def read_template(path: PathName) -> str:
     """
     name = path_name(path)
     try:
-        return Path(name).read_text("utf-8")
+        return location(name).read_text("utf-8")
     except OSError as error:
         raise UsageError(f"cannot read the template {name}: {error.strerror}.") from error
     except UnicodeDecodeError as error:

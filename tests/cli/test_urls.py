@@ -25,5 +25,5 @@ def test_an_output_in_a_store_is_refused_before_anything_is_written(
     arguments = ["render", path.name, "-m", str(tiny_model), "-o", "s3://bucket/out", *more]
     done = CliRunner().invoke(app, arguments)
     assert isinstance(done.exception, UsageError)
-    assert "s3:/bucket/out is a URL; expected a directory" in str(done.exception)
+    assert "s3://bucket/out is a URL; expected a path" in str(done.exception)
     assert [found.name for found in path.parent.iterdir()] == [path.name]

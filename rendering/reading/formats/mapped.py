@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from tokscore.dataset.errors import ConversationError, UsageError
+from tokscore.dataset.files import location
 from tokscore.rendering.conversations.conversation import Conversation, kind_of, shown
 from tokscore.rendering.conversations.trace import Trace
 from tokscore.rendering.documents.document import Document
@@ -138,7 +139,7 @@ def _read(given: GivenMap) -> RecordMap:
     if isinstance(text, str) and not text.lstrip().startswith("{"):
         name = text
         try:
-            text = Path(name).read_text("utf-8")
+            text = location(name).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"cannot read the map {name}: {error}.") from error
     try:
