@@ -13,7 +13,7 @@ from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.progress import ProgressLine
 from tokscore.cli.printing.tables import counted
 from tokscore.cli.running.plan import PlanCost, print_plan
-from tokscore.cli.running.runs import note_outcome, note_windows, open_conversations
+from tokscore.cli.running.runs import note_outcome, note_windows, open_conversations, use_scratch
 from tokscore.cli.stats import print_stats
 from tokscore.dataset.choices import OnError
 from tokscore.rendering.attribution.settings import RenderSettings
@@ -68,6 +68,7 @@ def logprobs(
     ] = None,
     rendering: RenderSettings,
     on_error: options.OnErrorOption = OnError.FAIL,
+    scratch: options.Scratch = None,
     workers: options.Workers = None,
     form: options.FormatOption = Format.TABLE,
     by: options.Groups = None,
@@ -105,6 +106,7 @@ def logprobs(
         )
     asked = None if score is None else parse_selection(score)
     job = WHOLE if shard is None else parse_shard(shard)
+    use_scratch(scratch)
     source = open_conversations(inputs, model, rendering, out, allow_dataset=True)
     selection = default_selection(source.settings) if asked is None else asked
     spec = plan_engine(

@@ -14,7 +14,7 @@ from tokscore.cli.printing.progress import ProgressLine
 from tokscore.cli.printing.tables import Column, counted, print_json_with_rows, print_rows
 from tokscore.cli.printing.visible import visible
 from tokscore.cli.running.plan import print_plan
-from tokscore.cli.running.runs import note_outcome, note_statuses, open_conversations
+from tokscore.cli.running.runs import note_outcome, note_statuses, open_conversations, use_scratch
 from tokscore.dataset.choices import OnError
 from tokscore.rendering.attribution.settings import RenderSettings
 
@@ -66,6 +66,7 @@ def render(
     out: options.OptionalOut = None,
     rendering: RenderSettings,
     on_error: options.OnErrorOption = OnError.FAIL,
+    scratch: options.Scratch = None,
     workers: options.Workers = None,
     form: options.FormatOption = Format.TABLE,
     by: options.ByOption = None,
@@ -93,6 +94,7 @@ def render(
 
     if out is None and explain is None and not dry_run:
         raise UsageError("there is nowhere to write: give -o DIR, or --explain ID to look at a conversation.")
+    use_scratch(scratch)
     source = open_conversations(inputs, model, rendering, out, allow_dataset=False)
     if dry_run:
         print_plan(source, form, exact=exact_plan, on_error=on_error)

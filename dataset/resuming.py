@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -12,12 +13,13 @@ import pyarrow.parquet as pq
 from tokscore.dataset.claims.claiming import clear
 from tokscore.dataset.claims.commit import finished_names, part_name
 from tokscore.dataset.errors import InputError, UsageError
-from tokscore.dataset.files import check_is_local
+from tokscore.dataset.files import check_is_text
 from tokscore.dataset.manifest import MANIFEST_NAME, Manifest, Setting, read_manifest
 from tokscore.dataset.reading import VOCABULARY_CHECKSUM, VOCABULARY_NAME, read_failures
 from tokscore.dataset.schema import DatasetKind
+from tokscore.dataset.stores.path import is_store
 from tokscore.dataset.table_files import CHECKSUMS, Footer, TableFile, checksums
-from tokscore.dataset.writing import is_temporary, remove_abandoned, sync_rename, temporary_name, write_file
+from tokscore.dataset.writing import is_temporary, put_in_place, remove_abandoned, temporary_name, write_file
 
 
 def prepare_output(root: Path, manifest: Manifest, vocabulary: Callable[[], pa.Table]) -> set[int]:
@@ -34,7 +36,7 @@ def prepare_output(root: Path, manifest: Manifest, vocabulary: Callable[[], pa.T
     Raises:
         UsageError: `root` holds something else; the message says what differs.
     """
-    check_is_local(root)
+    check_is_text(root)
     if root.exists() and not root.is_dir():
         raise UsageError(f"{root} is a file; expected a directory for the output.")
     existing: Manifest | None = None
@@ -45,7 +47,7 @@ def prepare_output(root: Path, manifest: Manifest, vocabulary: Callable[[], pa.T
                 f"{root} is not empty and holds no dataset of tokscore. Choose another directory with -o."
             )
         existing = read_manifest(root)
-        started = any((root / existing.kind.value).glob("part-*.parquet"))
+        started = _has_parts(root / existing.kind.value)
         if started and existing.plan_hash != manifest.plan_hash:
             raise UsageError(
                 f"{root} holds another run: {'; '.join(manifest_differences(existing, manifest))}.\n"
@@ -61,6 +63,12 @@ def prepare_output(root: Path, manifest: Manifest, vocabulary: Callable[[], pa.T
     return finished_parts(root, manifest)
 
 
+def _has_parts(folder: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return any(path.match("part-*.parquet") for path in folder.iterdir())
+    return False
+
+
 def write_vocabulary(root: Path, table: pa.Table) -> None:
     """Write the vocabulary table of the dataset at `root`, and its checksum."""
     path = root / VOCABULARY_NAME
@@ -69,11 +77,13 @@ def write_vocabulary(root: Path, table: pa.Table) -> None:
     # Before the table, which is not written again where it is there.
     (root / CHECKSUMS).mkdir(exist_ok=True)
     write_file(root / CHECKSUMS / VOCABULARY_CHECKSUM, checksums({VOCABULARY_NAME: temporary}))
-    sync_rename(temporary, path)
+    put_in_place(temporary, path)
 
 
 def finished_parts(root: Path, manifest: Manifest) -> set[int]:
-    """Indices of the parts that are there."""
+    """Indices of the parts that are there; in a store, where a file is there as a whole, by their names."""
+    if is_store(root):
+        return finished_names(root, manifest.kind.value, {part.index for part in manifest.parts})
     return {
         part.index
         for part in manifest.parts

@@ -1,8 +1,9 @@
-"""Writing one part of a dataset: aside first, renamed when whole."""
+"""Writing one part of a dataset: aside first, put in place when whole."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha256
@@ -19,6 +20,8 @@ from tokscore.dataset.claims.processes import is_running, this_host
 from tokscore.dataset.manifest import Manifest
 from tokscore.dataset.rows import make_tables
 from tokscore.dataset.schema import COLUMNS, ROW_GROUP_ROWS, SCHEMAS
+from tokscore.dataset.stores.path import StorePath, is_store
+from tokscore.dataset.stores.upload import Upload
 from tokscore.dataset.table_files import CHECKSUMS, TOKEN_IDS_KEY, checksums
 from tokscore.dataset.tokens import FailedConversation, RenderedConversation
 
@@ -26,10 +29,18 @@ from tokscore.dataset.tokens import FailedConversation, RenderedConversation
 ScoreColumns = Callable[[Sequence[Any]], Mapping[str, pa.ChunkedArray]]
 # What a line of errors/ holds of a `FailedConversation`; the rest is for the run that met it.
 ERROR_FIELDS = ("conversation_id", "source_file", "source_line", "path", "reason")
+# Beginning of the names of files that wait for their way into a store.
+_SPOOLED = "tokscore-part."
 
 
 def temporary_name(path: Path) -> Path:
-    """Where a file is written before it is renamed: hidden, and named after host and process."""
+    """Where a file is written before it is put in place: hidden, and named after host and process.
+
+    That of a file of a store lies in the temporary directory of this machine.
+    """
+    if isinstance(path, StorePath):
+        place = sha256(path.url.encode()).hexdigest()[:12]
+        path = Path(tempfile.gettempdir()) / f"{_SPOOLED}{place}.{path.parent.name}-{path.name}"
     return path.with_name(f".{path.name}.{this_host()}.{os.getpid()}.tmp")
 
 
@@ -43,14 +54,49 @@ def remove_abandoned(root: Path) -> None:
 
     Those of other hosts, containers and boots stay: their processes cannot be seen from here.
     """
-    for path in [*root.glob(".*.tmp"), *root.glob("*/.*.tmp")]:
+    if is_store(root):
+        paths = [*Path(tempfile.gettempdir()).glob(f".{_SPOOLED}*.tmp")]
+    else:
+        paths = [*root.glob(".*.tmp"), *root.glob("*/.*.tmp")]
+    for path in paths:
         host, _, process = path.name.removesuffix(".tmp").rpartition(".")
         if host.endswith(f".{this_host()}") and process.isdigit() and not is_running(int(process)):
             path.unlink(missing_ok=True)
 
 
+class Staged:
+    """A whole file that was written aside, ready for its place."""
+
+    def __init__(self, temporary: Path, final: Path) -> None:
+        """Send it, where its place is in a store."""
+        self._temporary, self._final = temporary, final
+        self._upload = Upload(temporary, final) if isinstance(final, StorePath) else None
+
+    def commit(self) -> None:
+        """Put it in its place."""
+        if self._upload is None:
+            sync_rename(self._temporary, self._final)
+        else:
+            self._upload.commit()
+
+    def discard(self) -> None:
+        """Remove what is left of it, also after it was put in its place."""
+        if self._upload is not None:
+            self._upload.discard()
+        self._temporary.unlink(missing_ok=True)
+
+
+def put_in_place(temporary: Path, final: Path) -> None:
+    """Give a whole file that was written aside its place."""
+    staged = Staged(temporary, final)
+    try:
+        staged.commit()
+    finally:
+        staged.discard()
+
+
 def sync_rename(temporary: Path, final: Path) -> None:
-    """Rename a whole file that was written aside."""
+    """Rename a whole file that was written aside, on this machine."""
     with temporary.open("rb+") as handle:
         os.fsync(handle.fileno())
     temporary.replace(final)
@@ -58,6 +104,9 @@ def sync_rename(temporary: Path, final: Path) -> None:
 
 def write_file(path: Path, content: bytes) -> None:
     """Write `content` aside, then rename, so that no reader sees half of it."""
+    if is_store(path):
+        path.write_bytes(content)
+        return
     temporary = temporary_name(path)
     temporary.write_bytes(content)
     sync_rename(temporary, path)
@@ -77,6 +126,7 @@ class _GrowingFile:
 
     def open(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._temporary.parent.mkdir(parents=True, exist_ok=True)
         split = [
             f"{column.name}.list.element" if pa.types.is_list(column.dtype) else column.name
             for column in self._columns
@@ -109,14 +159,11 @@ class _GrowingFile:
         self._writer.add_key_value_metadata(metadata)
 
     def close(self) -> Path:
-        """Write what waits, and say where the whole file is until `rename`."""
+        """Write what waits, and say where the whole file is until it gets its place."""
         if self._n_waiting:
             self._write(self._n_waiting)
         self._writer.close()
         return self._temporary
-
-    def rename(self) -> None:
-        sync_rename(self._temporary, self.path)
 
     def discard(self) -> None:
         if self._writer is not None:
@@ -238,7 +285,9 @@ class PartWriter:
         self._tokens.describe(metadata)
 
     def finish(self) -> bool:
-        """Flush and rename all files; the token table, last, marks the part done.
+        """Flush all files and put them in place; the token table, last, marks the part done.
+
+        What goes into a store is sent before anybody is kept from the part.
 
         Returns:
             False where another process finished the part meanwhile: its files stay, and these are dropped.
@@ -247,22 +296,26 @@ class PartWriter:
         self._settle()
         self.describe({TOKEN_IDS_KEY: self._ids.hexdigest()})
         lines = b"".join(_failure_line(failure) for failure in self._failures)
-        for path in (self._errors_path, self._checksums_path):
+        aside = {path: temporary_name(path) for path in (self._errors_path, self._checksums_path)}
+        for path in aside:
             path.parent.mkdir(parents=True, exist_ok=True)
-        errors = temporary_name(self._errors_path)
-        errors.write_bytes(lines)
+        staged: list[Staged] = []
         try:
-            closed = {table.path.parent.name: table.close() for table in self._tables}
-            sums = checksums({"errors": errors, **closed})
+            aside[self._errors_path].write_bytes(lines)
+            closed = {table.path: table.close() for table in self._tables}
+            tables = {path.parent.name: temporary for path, temporary in closed.items()}
+            aside[self._checksums_path].write_bytes(checksums({"errors": aside[self._errors_path], **tables}))
+            staged.extend(Staged(temporary, path) for path, temporary in (aside | closed).items())
             with committing(self._root, self._kind.value, self._index) as is_first:
                 if is_first:
-                    sync_rename(errors, self._errors_path)
-                    write_file(self._checksums_path, sums)
-                    for table in self._tables:
-                        table.rename()
+                    for each in staged:
+                        each.commit()
                     self._finished = True
         finally:
-            errors.unlink(missing_ok=True)
+            for each in staged:
+                each.discard()
+            for temporary in aside.values():
+                temporary.unlink(missing_ok=True)
         return self._finished
 
 

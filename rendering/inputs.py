@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from tokscore.dataset.errors import InputError, UsageError
-from tokscore.dataset.files import PathName, check_is_local, location, path_name, temporary_folder
+from tokscore.dataset.files import PathName, location, path_name, temporary_folder
 from tokscore.dataset.manifest import MANIFEST_NAME, read_manifest
 from tokscore.dataset.settings import changed, names_given
 from tokscore.dataset.stores.path import StorePath, is_store, matching
@@ -143,8 +143,6 @@ def open_source(
         InputError: An input, the tokenizer or the template cannot be used.
     """
     settings = changed(settings or RenderSettings(), changes)
-    if out is not None:
-        check_is_local(out)
     names = input_names(inputs)
     for name in sorted(RESERVED_KWARGS & set(settings.template_kwargs)):
         raise UsageError(

@@ -10,7 +10,7 @@ from typing import NamedTuple, Unpack
 
 from tokscore.dataset.choices import OnError, choose
 from tokscore.dataset.errors import UsageError
-from tokscore.dataset.files import PathName, path_name, temporary_folder
+from tokscore.dataset.files import PathName, output_location, path_name, temporary_folder
 from tokscore.dataset.manifest import Manifest, Part, made_by, read_manifest
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.resuming import (
@@ -42,7 +42,7 @@ def output_folder(out: PathName | None, kind: DatasetKind) -> Path:
 
     Its name enters what is made from the dataset, so that it is always the same.
     """
-    return temporary_folder() / kind.value if out is None else Path(path_name(out))
+    return temporary_folder() / kind.value if out is None else output_location(out)
 
 
 @shows_settings(RenderSettings)
@@ -136,7 +136,7 @@ def render_source(
         ConversationError: A conversation cannot be rendered and `on_error` is fail.
         InputError: Every conversation failed.
     """
-    on_error = choose(OnError, on_error, "on_error")
+    out, on_error = output_location(out), choose(OnError, on_error, "on_error")
     choose_library(source, workers)
     manifest = Manifest(
         kind=DatasetKind.TOKENS,

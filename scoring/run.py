@@ -15,6 +15,7 @@ import msgspec
 from tokscore.dataset.choices import OnError, choose
 from tokscore.dataset.claims.commit import part_name
 from tokscore.dataset.errors import ConversationError, EngineError
+from tokscore.dataset.files import output_location
 from tokscore.dataset.manifest import Manifest, Setting
 from tokscore.dataset.resuming import (
     check_some_succeeded,
@@ -135,7 +136,7 @@ def score(
         EngineError: The engine cannot start, failed on nothing in particular, or broke its contract.
     """
     started = perf_counter()
-    out, on_error = Path(out), choose(OnError, on_error, "on_error")
+    out, on_error = output_location(out), choose(OnError, on_error, "on_error")
     choose_library(source, workers)
     manifest = score_manifest(source, engine, selection, max_length)
     done = prepare_output(out, manifest, source.vocabulary)

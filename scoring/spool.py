@@ -12,6 +12,7 @@ from typing import NamedTuple, Self
 
 import pyarrow as pa
 
+from tokscore.dataset.stores.path import is_store
 from tokscore.dataset.tokens import FailedConversation, RenderedConversation
 
 Item = RenderedConversation | FailedConversation
@@ -62,8 +63,9 @@ class Spool:
     """A file without a name, which the system deletes when the process ends in whatever way."""
 
     def __init__(self, folder: Path) -> None:
-        """Open it on the disk of `folder`."""
-        self._file = tempfile.TemporaryFile(dir=folder, prefix=".spool.", suffix=".tmp")  # noqa: SIM115
+        """Open it on the disk of `folder`; where that is in a store, in the temporary directory."""
+        place = None if is_store(folder) else folder
+        self._file = tempfile.TemporaryFile(dir=place, prefix=".spool.", suffix=".tmp")  # noqa: SIM115
         self._blocks: dict[int, list[_Place]] = {}
 
     def __enter__(self) -> Self:

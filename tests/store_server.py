@@ -75,7 +75,7 @@ class StoreServer:
         ).close()
         self.requests.clear()
 
-    def keys(self) -> list[str]:
+    def names(self) -> list[str]:
         """Of all that can be seen in the bucket."""
         from moto.backends import get_backend
 

@@ -67,6 +67,7 @@ GROUPS: dict[str, frozenset[str]] = {
             "exact_plan",
             "tokens_per_s",
             "explain",
+            "scratch",
             "workers",
             "help",
         }

@@ -49,9 +49,23 @@ Model = Annotated[
     str,
     option("--model", "-m", metavar="MODEL", help="Model directory or hub id.", show_default=False),
 ]
+
+
+def _output(name: str) -> Path:
+    from tokscore.dataset.files import output_location
+
+    return output_location(name)
+
+
 Out = Annotated[
     Path,
-    option("--out", "-o", metavar="DIR", help="Directory of the dataset to write.", show_default=False),
+    option(
+        "--out",
+        "-o",
+        metavar="DIR",
+        help="Directory of the dataset to write.",
+        show_default=False,
+    ),
 ]
 OptionalOut = Annotated[
     Path | None,
@@ -59,8 +73,18 @@ OptionalOut = Annotated[
         "--out",
         "-o",
         metavar="DIR",
-        help="Directory of the dataset to write; --dry-run needs none.",
+        help="Directory of the dataset to write, or URL of a store; --dry-run needs none.",
         show_default=False,
+        parser=_output,
+    ),
+]
+Scratch = Annotated[
+    Path | None,
+    option(
+        "--scratch",
+        metavar="DIR",
+        help="Directory of this machine for copies of inputs and parts on their way into a store; TMPDIR by "
+        "default.",
     ),
 ]
 Workers = Annotated[

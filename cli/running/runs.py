@@ -38,6 +38,24 @@ def open_conversations(
     return source
 
 
+def use_scratch(folder: Path | None) -> None:
+    """Have temporary files of this process, and of those that it starts, lie in a folder.
+
+    Raises:
+        UsageError: It is no directory of this machine.
+    """
+    import os
+    import tempfile
+
+    from tokscore.dataset.errors import UsageError
+
+    if folder is None:
+        return
+    if not folder.is_dir():
+        raise UsageError(f"`scratch` is {folder}, which is no directory of this machine; expected one.")
+    tempfile.tempdir = os.environ["TMPDIR"] = str(folder.resolve())
+
+
 def note_statuses(dataset: Dataset) -> None:
     """Say what was done to conversations that are not as they came."""
     from tokscore.analytics.groups.dataset_notes import status_counts

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from tokscore.dataset.claims.commit import CLAIMS
 from tokscore.dataset.claims.files import ClaimFiles
 
-CLAIMS = "claims"
 _CLAIM = re.compile(r"part-([0-9]{5,9})\.([0-9]{1,6})\.json")
 _FAILED = re.compile(r"part-([0-9]{5,9})\.failed\.json")
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from tokscore.dataset.claims.claim import CLAIMS, Claim, FailedPart, FoundClaims, read_from
-from tokscore.dataset.claims.commit import finished_names
+from tokscore.dataset.claims.claim import Claim, FailedPart, FoundClaims, read_from
+from tokscore.dataset.claims.commit import CLAIMS, finished_names
 from tokscore.dataset.claims.files import ClaimFiles
 from tokscore.dataset.claims.processes import is_running, start_of, this_host
 
@@ -202,13 +202,7 @@ def clear(root: Path, unfinished: Collection[int]) -> None:
     """
     files = ClaimFiles(root / CLAIMS)
     if not unfinished:
-        _remove(files)
+        files.clear()
         return
     for failed in read_from(files).failed.values():
         files.delete(failed.name)
-
-
-def _remove(files: ClaimFiles) -> None:
-    import shutil
-
-    shutil.rmtree(files.folder, ignore_errors=True)

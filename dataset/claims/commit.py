@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import errno
+import os
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+from uuid import uuid4
 
-LOCK = "claims/lock"
+from tokscore.dataset.claims.files import ClaimFiles
+from tokscore.dataset.claims.processes import this_host
+from tokscore.dataset.stores.path import is_store
+
+CLAIMS = "claims"
+LOCK = f"{CLAIMS}/lock"
+# Seconds after which the right to put a part in place is taken from a process that does not let go of it: its
+# uploads are sent already, and completing them takes a few calls. And between looks.
+STORE_LEASE_S = 60.0
+_LOOK_S = 0.5
 # A file system that has no locks: then two processes may put the same part in place in the same milliseconds.
 _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
@@ -40,9 +52,36 @@ def committing(root: Path, table: str, part: int) -> Iterator[bool]:
     Source:
         fcntl(2), advisory record locking; over NFS by its lock manager.
     """
+    if is_store(root):
+        with _locked_in_store(root, part):
+            yield part not in finished_names(root, table, [part])
+        return
     with _open(root / LOCK) as file:
         _lock(file.fileno(), part)
         yield part not in finished_names(root, table, [part])
+
+
+@contextmanager
+def _locked_in_store(root: Path, part: int) -> Iterator[None]:
+    """The right to complete the uploads of a part, which takes a few calls.
+
+    Who has it is a file in claims/. It is taken from a process that ended with it, or stands still, under the
+    next number, so that one process only takes it.
+    """
+    files, me = ClaimFiles(root / CLAIMS), f"{this_host()} {os.getpid()} {uuid4().hex}".encode()
+    attempt = 1
+    while not files.create(name := f"part-{part:05d}.commit.{attempt}.json", me):
+        since = time.monotonic()
+        while files.read(name) is not None:
+            if time.monotonic() - since > STORE_LEASE_S:
+                attempt += 1
+                break
+            time.sleep(_LOOK_S)
+    try:
+        yield
+    finally:
+        for earlier in range(1, attempt + 1):
+            files.delete(f"part-{part:05d}.commit.{earlier}.json")
 
 
 def _open(path: Path) -> BinaryIO:

@@ -7,9 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
+from tokscore.dataset.stores.path import StorePath, is_store
+from tokscore.dataset.stores.upload import create
+
 
 class ClaimFiles:
-    """Small files of one folder of the file system.
+    """Small files of one folder of the file system, or of a store that makes a file on a condition.
 
     What claims need of a store is here and nowhere else: to make a file that nobody has, to replace one, to
     read, list and delete.
@@ -36,6 +39,9 @@ class ClaimFiles:
         Source:
             link(2): fails where the new name exists, on NFS as well.
         """
+        path = self.folder / name
+        if isinstance(path, StorePath):
+            return create(path, content)
         temporary = self._write_aside(name, content)
         try:
             os.link(temporary, self.folder / name)
@@ -59,11 +65,24 @@ class ClaimFiles:
 
     def replace(self, name: str, content: bytes) -> None:
         """Give a file other contents."""
+        if is_store(self.folder):
+            (self.folder / name).write_bytes(content)
+            return
         self._write_aside(name, content).replace(self.folder / name)
 
     def delete(self, name: str) -> None:
         """Remove a file, where it is there."""
         (self.folder / name).unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Remove all files, and the folder."""
+        if is_store(self.folder):
+            for name in self.names():
+                self.delete(name)
+            return
+        import shutil
+
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _write_aside(self, name: str, content: bytes) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -203,3 +203,93 @@ def test_an_input_is_read_on_after_the_network_was_away(
     with store.away(2.0):
         done = run("render", "s3://bucket/convs.jsonl", "-m", tiny_model, "-o", tmp_path / "tokens")
     assert done.exit_code == 0, done.exception
+
+
+def rendered(tmp_path: Path, tiny_model: Path, conversation: dict[str, object], n: int = 1) -> Path:
+    path = tmp_path / "convs.jsonl"
+    path.write_text("".join(json.dumps({**conversation, "id": f"c{i}"}) + "\n" for i in range(n)))
+    assert run("render", path, "-m", tiny_model, "-o", tmp_path / "tokens").exit_code == 0
+    return path
+
+
+def test_a_dataset_in_a_bucket_has_the_bytes_of_one_here(
+    store: StoreServer, conversation: dict[str, object], tiny_model: Path, tmp_path: Path
+) -> None:
+    path = rendered(tmp_path, tiny_model, conversation)
+    done = run("render", path, "-m", tiny_model, "-o", "s3://bucket/tokens", "--scratch", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "wrote s3://bucket/tokens" in done.output
+    here = content(tmp_path / "tokens")
+    assert {key.removeprefix("tokens/") for key in store.names()} == {*here}
+    for name, expected in here.items():
+        assert location(f"s3://bucket/tokens/{name}").read_bytes() == expected, name
+    assert not list(tmp_path.glob(".*.tmp"))
+    assert store.unfinished() == 0
+    again = run("render", path, "-m", tiny_model, "-o", "s3://bucket/tokens")
+    assert "was complete already" in again.output
+
+
+def test_logprobs_scores_a_bucket_into_a_bucket(
+    store: StoreServer, conversation: dict[str, object], tiny_model: Path, tmp_path: Path
+) -> None:
+    rendered(tmp_path, tiny_model, conversation)
+    upload(tmp_path / "tokens", "tokens")
+    engine = ["-m", tiny_model, "--engine", "transformers", "--dtype", "float32", "--top-k", "3"]
+    here = run("logprobs", tmp_path / "tokens", *engine, "-o", tmp_path / "scores", "--format", "json")
+    there = run("logprobs", "s3://bucket/tokens", *engine, "-o", "s3://bucket/scores", "--format", "json")
+    assert there.exit_code == 0, there.output
+    assert there.stdout == here.stdout
+    assert run("verify", "s3://bucket/scores").exit_code == 0
+
+
+@pytest.mark.parametrize("table", ["spans", "tokens"])
+def test_an_upload_that_fails_in_the_middle_leaves_no_part(
+    store: StoreServer, conversation: dict[str, object], tiny_model: Path, tmp_path: Path, table: str
+) -> None:
+    path = rendered(tmp_path, tiny_model, conversation)
+    store.fails = lambda method, name: (
+        method == "PUT" and f"/{table}/part-00000" in name and "partNumber" in name
+    )
+    failed = run("render", path, "-m", tiny_model, "-o", "s3://bucket/tokens", "--scratch", tmp_path)
+    assert isinstance(failed.exception, OSError)
+    assert not [key for key in store.names() if "/part-" in key]
+    assert not list(tmp_path.glob(".*.tmp"))
+    store.fails = lambda _method, _name: False
+    assert store.unfinished() == 0
+    assert run("render", path, "-m", tiny_model, "-o", "s3://bucket/tokens").exit_code == 0
+    assert run("verify", "s3://bucket/tokens").exit_code == 0
+
+
+def test_a_part_is_there_when_its_last_upload_is_complete(
+    store: StoreServer, conversation: dict[str, object], tiny_model: Path, tmp_path: Path
+) -> None:
+    path = rendered(tmp_path, tiny_model, conversation)
+    store.fails = lambda method, name: (
+        method == "POST" and "/tokens/part-00000" in name and "uploadId" in name
+    )
+    assert run("render", path, "-m", tiny_model, "-o", "s3://bucket/tokens").exit_code != 0
+    store.fails = lambda _method, _name: False
+    assert run("stats", "s3://bucket/tokens").exit_code != 0
+    again = run("render", path, "-m", tiny_model, "-o", "s3://bucket/tokens")
+    assert again.exit_code == 0
+    assert "complete already" not in again.output
+    assert run("verify", "s3://bucket/tokens").exit_code == 0
+
+
+def test_a_part_is_written_after_the_network_was_away(
+    store: StoreServer, conversation: dict[str, object], tiny_model: Path, tmp_path: Path
+) -> None:
+    path = rendered(tmp_path, tiny_model, conversation)
+    gone: list[object] = []
+
+    def goes(method: str, name: str) -> bool:
+        if "partNumber" in name and not gone:
+            gone.append(store.away(2.0))
+            gone[0].__enter__()  # type: ignore[attr-defined]
+        return False
+
+    store.fails = goes
+    done = run("render", path, "-m", tiny_model, "-o", "s3://bucket/tokens")
+    assert gone
+    assert done.exit_code == 0, done.exception
+    assert run("verify", "s3://bucket/tokens").exit_code == 0
