@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -15,7 +17,9 @@ from tokscore.dataset.schema import SCHEMA_VERSION, DatasetKind
 _SHOWN_CHARACTERS = 200
 MANIFEST_NAME = "manifest.json"
 # What is no part of the plan.
-_UNPLANNED = ("plan_hash", "engine_details", "tokenizer_details")
+_UNPLANNED = ("plan_hash", "engine_details", "tokenizer_details", "earlier_plans")
+# Plans of more parts are not indented: those of 10^6 parts are read in a second then.
+INDENTED_PARTS = 1_000
 
 # JSON scalars only, so that equal settings have equal text.
 Setting = str | int | float | bool | None
@@ -86,6 +90,18 @@ class Part(msgspec.Struct, frozen=True):
     renamed: dict[str, str] = {}
 
 
+class EarlierPlan(msgspec.Struct, frozen=True):
+    """A plan to which inputs were added.
+
+    Attributes:
+        plan_hash: Of its manifest, and in the files of its parts.
+        n_parts: It had the first so many parts.
+    """
+
+    plan_hash: str
+    n_parts: int
+
+
 class TokenizerIdentity(msgspec.Struct, frozen=True):
     """Identity of a tokenizer: equal hashes give equal ids.
 
@@ -146,6 +162,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             engine has started.
         tokenizer_details: The library that made the ids in the run that first wrote here, as chosen and as
             used, with the reason where it is another; no part of the plan, since ids do not depend on it.
+        earlier_plans: Of this dataset before inputs were added, the oldest first; absent without any.
     """
 
     kind: DatasetKind
@@ -159,6 +176,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     plan_hash: str = ""
     engine_details: dict[str, Setting] | None = None
     tokenizer_details: dict[str, Setting] | None = None
+    earlier_plans: list[EarlierPlan] | msgspec.UnsetType = msgspec.UNSET
 
     def sealed(self) -> Manifest:
         """This manifest with `plan_hash` set from everything else in it.
@@ -167,7 +185,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             UsageError: A name or a setting holds half of a character pair.
         """
         try:
-            return msgspec.structs.replace(self, plan_hash=_plan_hash(msgspec.to_builtins(self)))
+            planned = {
+                name: _canonical(getattr(self, name))
+                for name in self.__struct_fields__
+                if name not in _UNPLANNED
+            }
+            return msgspec.structs.replace(self, plan_hash=_plan_hash(planned))
         except UnicodeEncodeError as error:
             raise UsageError(
                 f"{ascii(error.object)[:_SHOWN_CHARACTERS]} is not UTF-8, or holds half of a character pair; "
@@ -175,9 +198,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             ) from error
 
     def to_json(self) -> bytes:
-        """Indented JSON, byte-identical for equal manifests."""
-        text = msgspec.json.encode(self, order="deterministic")
-        return msgspec.json.format(text, indent=2) + b"\n"
+        """JSON, byte-identical for equal manifests; indented but for the parts of long plans."""
+        if len(self.parts) <= INDENTED_PARTS:
+            text = msgspec.json.encode(self, order="deterministic")
+            return msgspec.json.format(text, indent=2) + b"\n"
+        around = msgspec.structs.replace(self, parts=[]).to_json()
+        return around.replace(_NO_PARTS, _NO_PARTS[:-2] + _canonical(self.parts), 1)
+
+    def plan_of(self, part: int) -> str:
+        """The hash in the files of a part: of the plan that first had it."""
+        earlier = self.earlier_plans or []
+        return next((plan.plan_hash for plan in earlier if part < plan.n_parts), self.plan_hash)
 
     def parquet_metadata(self) -> dict[str, str]:
         """Key-value metadata that makes one Parquet file readable alone."""
@@ -207,9 +238,43 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return {f"tokscore.{key}": str(value) for key, value in values.items() if value is not None}
 
 
-def _plan_hash(content: Mapping[str, object]) -> str:
-    planned = {name: value for name, value in content.items() if name not in _UNPLANNED}
-    return hashlib.sha256(msgspec.json.encode(planned, order="deterministic")).hexdigest()
+_NO_PARTS = b'"parts": []'
+# How parts begin in the text that is hashed: without spaces, keys in the order of the alphabet.
+_CANONICAL_PARTS = b'[{"file":'
+
+
+def _canonical(value: object) -> bytes:
+    return msgspec.json.encode(value, order="sorted")
+
+
+def _plan_hash(planned: Mapping[str, bytes]) -> str:
+    """Of the JSON object with these values, which are canonical."""
+    pairs = (msgspec.json.encode(name) + b":" + planned[name] for name in sorted(planned))
+    return hashlib.sha256(b"{" + b",".join(pairs) + b"}").hexdigest()
+
+
+def _is_sealed(manifest: Manifest, content: Mapping[str, msgspec.Raw]) -> bool:
+    """Whether the hash in a file is that of all it has, fields that later versions add included."""
+    planned = {name: bytes(value) for name, value in content.items() if name not in _UNPLANNED}
+    others = {
+        name: _canonical(msgspec.json.decode(value)) for name, value in planned.items() if name != "parts"
+    }
+    parts = planned.get("parts", b"[]")
+    if parts.startswith(_CANONICAL_PARTS) and _plan_hash({**others, "parts": parts}) == manifest.plan_hash:
+        return True
+    return _plan_hash({**others, "parts": _canonical(msgspec.json.decode(parts))}) == manifest.plan_hash
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Objects are made without looking for garbage among them, which takes most of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def made_by(manifest: Manifest) -> tuple[str | None, str | None]:
@@ -240,8 +305,11 @@ def read_manifest(root: Path) -> Manifest:
             f"{root} has no {MANIFEST_NAME}; expected a dataset that tokscore render or logprobs wrote."
         )
     try:
-        content = msgspec.json.decode(path.read_bytes(), type=dict[str, object])
-        manifest = msgspec.convert(content, type=Manifest)
+        text = path.read_bytes()
+        content = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        with _without_collector():
+            manifest = msgspec.json.decode(text, type=Manifest)
+            is_sealed = _is_sealed(manifest, content)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InputError(
             f"{path} is not a manifest of tokscore: {error}. Write the dataset again."
@@ -253,8 +321,7 @@ def read_manifest(root: Path) -> Manifest:
             f"{path} has schema version {manifest.schema_version}; expected {SCHEMA_VERSION}. "
             "Write the dataset again with this version of tokscore."
         )
-    # Of what the file has, so that fields which later versions add change nothing.
-    if manifest.plan_hash != _plan_hash(content):
+    if not is_sealed:
         raise InputError(
             f"{path} was changed after it was written: its plan_hash is not that of its contents. "
             "Write the dataset again."

@@ -20,8 +20,8 @@ from tokscore.dataset.files import PathName, location
 from tokscore.dataset.manifest import Manifest, Part, read_manifest
 from tokscore.dataset.rows import STORED_COLUMNS, stored_tokens
 from tokscore.dataset.schema import VOCABULARY, DatasetKind
-from tokscore.dataset.stores.path import is_store
-from tokscore.dataset.stores.range_file import ends_of
+from tokscore.dataset.stores.ends import ends_of
+from tokscore.dataset.stores.path import StorePath, is_store
 from tokscore.dataset.table_files import CHECKSUMS, WRITE_AGAIN, TableFile, check_checksums
 from tokscore.dataset.token_rows import ENCODED, Place, TokenRows, conversation_name
 from tokscore.dataset.tokens import ConversationRow, FailedConversation, MessageFacts, RenderedConversation
@@ -123,7 +123,9 @@ class Dataset:
         parts = self.manifest.parts
         for start in range(0, len(parts), _TOGETHER):
             some = parts[start : start + _TOGETHER]
-            with ends_of([path for part in some for path in self._paths(part.index) if is_store(path)]):
+            with ends_of(
+                [path for part in some for path in self._paths(part.index) if isinstance(path, StorePath)]
+            ):
                 for part in some:
                     self._check_part(part.index)
 
@@ -145,7 +147,7 @@ class Dataset:
         for table in (self.manifest.kind.value, *_SMALL_TABLES):
             with self.open_part(table, index) as file:
                 self._n_rows[table, index] = file.footer.n_rows
-                if file.footer.plan_hash != self.manifest.plan_hash:
+                if file.footer.plan_hash != self.manifest.plan_of(index):
                     raise InputError(f"{file.path} belongs to another plan than the manifest. {WRITE_AGAIN}")
                 if table == "conversations":
                     self._check_lengths(file, index)

@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 from tokscore.dataset.errors import InputError
 from tokscore.dataset.schema import COLUMNS, Column
 from tokscore.dataset.stores.path import StorePath
-from tokscore.dataset.stores.range_file import RangeFile
 from tokscore.dataset.tokens import NO_MESSAGE
 
 WRITE_AGAIN = "Write the dataset again."
@@ -84,7 +83,7 @@ class TableFile:
         self._hint = hint
         try:
             self._file = pq.ParquetFile(
-                RangeFile(path) if isinstance(path, StorePath) else path,
+                path.ranges() if isinstance(path, StorePath) else path,
                 metadata=metadata,
                 read_dictionary=list(encoded),
                 page_checksum_verification=True,

@@ -104,8 +104,16 @@ class StorePath(PosixPath):
         """The file for reading, as bytes or as UTF-8."""
         if mode not in ("r", "rb"):
             raise OSError(errno.EROFS, "files of a store are written as a whole", str(self))
-        raw = io.BufferedReader(RangeFile(self), _BUFFER_BYTES)
+        raw = io.BufferedReader(self.ranges(), _BUFFER_BYTES)
         return raw if mode == "rb" else io.TextIOWrapper(raw, encoding="utf-8")
+
+    def ranges(self) -> RangeFile:
+        """The file for reading, without a buffer: just the bytes that are asked for are fetched.
+
+        Raises:
+            OSError: It is not there, or the store cannot be reached.
+        """
+        return RangeFile(self.store, self.key, self.url, self.size)
 
     def chunks(self) -> Iterator[bytes]:
         """All of the file, in pieces; one that does not come is asked for again.
@@ -161,7 +169,7 @@ class StorePath(PosixPath):
             if not missing_ok:
                 raise
 
-    def replace(self, target: str | os.PathLike[str]) -> StorePath:  # type: ignore[override]  # this class
+    def replace(self, target: str | os.PathLike[str]) -> StorePath:
         """Copy the file to another place of the store, then delete it here."""
         to = target if isinstance(target, StorePath) else StorePath(target)
         persistently(lambda: self.store.cp_file(self.key, to.key), self.url)

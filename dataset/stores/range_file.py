@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from tokscore.dataset.stores.calls import persistently
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from tokscore.dataset.stores.path import StorePath
-
 # Footers of Parquet files fit into their last bytes, and small files as a whole.
 TAIL_BYTES = 2**16
 
 # Ends of files that were fetched together, by URL: their size, and the bytes.
-_fetched: dict[str, tuple[int, bytes]] = {}
+FETCHED: dict[str, tuple[int, bytes]] = {}
 
 
 class RangeFile(io.RawIOBase):
     """A file open for reading; seeking fetches nothing."""
 
-    def __init__(self, path: StorePath) -> None:
+    def __init__(self, store: Any, key: str, url: str, size: Callable[[], int]) -> None:
         """Look for the file.
+
+        Args:
+            store: File system of fsspec.
+            key: Of the file there.
+            url: Of the file.
+            size: Asks the store for its bytes, where that is not known.
 
         Raises:
             OSError: It is not there, or the store cannot be reached.
         """
         super().__init__()
-        self._path = path
-        known = _fetched.get(path.url)
-        self._size = path.size() if known is None else known[0]
+        self._store, self._key, self._url = store, key, url
+        known = FETCHED.get(url)
+        self._size = size() if known is None else known[0]
         self._tail: bytes | None = None if known is None else known[1]
         self._at = 0
 
@@ -78,39 +81,10 @@ class RangeFile(io.RawIOBase):
         return self._tail[start - tail_start : stop - tail_start]
 
     def _fetch(self, start: int, stop: int) -> bytes:
-        store, path = self._path.store, self._path
-
         def fetch() -> bytes:
-            content: bytes = store.cat_file(path.key, start=start, end=stop)
+            content: bytes = self._store.cat_file(self._key, start=start, end=stop)
             if len(content) != stop - start:
                 raise ConnectionError(f"{len(content)} of {stop - start} bytes came")
             return content
 
-        return persistently(fetch, path.url)
-
-
-@contextmanager
-def ends_of(paths: Sequence[StorePath]) -> Iterator[None]:
-    """Inside, the ends of these files are here: they are fetched together, not one after the other.
-
-    What cannot be fetched fails when it is read.
-    """
-    sizes: dict[StorePath, int] = {}
-    for path in paths:
-        try:
-            sizes[path] = path.size()
-        except OSError:
-            continue
-    there = [path for path, size in sizes.items() if size]
-    if there:
-        starts = [max(0, sizes[path] - TAIL_BYTES) for path in there]
-        stops = [sizes[path] for path in there]
-        found = there[0].store.cat_ranges([path.key for path in there], starts, stops, on_error="return")
-        for path, start, stop, content in zip(there, starts, stops, found, strict=True):
-            if isinstance(content, bytes) and len(content) == stop - start:
-                _fetched[path.url] = (stop, content)
-    try:
-        yield
-    finally:
-        for path in paths:
-            _fetched.pop(path.url, None)
+        return persistently(fetch, self._url)

@@ -22,7 +22,7 @@ COMMANDS = [
     "selfcheck",
     "template",
 ]
-COMMANDS += ["verify", "formats"]
+COMMANDS += ["status", "verify", "formats"]
 
 
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])

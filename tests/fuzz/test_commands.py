@@ -98,7 +98,7 @@ def arguments_of(name: str, files: Files, chance: random.Random) -> list[str]:
             return [path(files.scores), path(files.scores)]
         case "stats":
             return [path(chance.choice([files.scores, conversations]))]
-        case "verify":
+        case "verify" | "status":
             return [path(files.scores)]
         case "show":
             return [path(files.scores), chance.choice(["c1", EVIL, *TEXTS])]
@@ -132,7 +132,7 @@ def good_arguments(name: str, files: Files, number: int) -> list[str]:
             return [files.scores, "-o", f"good-{number}.parquet"]
         case "template":
             return [files.model]
-    return [files.scores] if name in {"stats", "verify"} else []
+    return [files.scores] if name in {"stats", "verify", "status"} else []
 
 
 def command_line(commands: dict[str, Any], files: Files, chance: random.Random) -> list[str]:
