@@ -21,7 +21,7 @@ from tokscore.cli import (
 )
 from tokscore.cli.options.help import GroupedCommand
 from tokscore.cli.options.shared import option
-from tokscore.cli.outputs import status, verify
+from tokscore.cli.outputs import merge, status, verify
 from tokscore.cli.printing.console import write
 
 # Longer lines are hard to read.
@@ -54,6 +54,7 @@ app.command("show", cls=GroupedCommand, epilog=show.EPILOG)(show.show)
 app.command("drift", cls=GroupedCommand, epilog=drift.EPILOG)(drift.drift)
 app.command("select", cls=GroupedCommand, epilog=select.EPILOG)(select.select)
 app.command("export", cls=GroupedCommand, epilog=export.EPILOG)(export.export)
+app.command("merge", cls=GroupedCommand, epilog=merge.EPILOG)(merge.merge)
 app.command("status", cls=GroupedCommand, epilog=status.EPILOG)(status.status)
 app.command("verify", cls=GroupedCommand, epilog=verify.EPILOG)(verify.verify)
 app.command("selfcheck", cls=GroupedCommand, epilog=selfcheck.EPILOG)(selfcheck.selfcheck)

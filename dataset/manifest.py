@@ -205,10 +205,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         around = msgspec.structs.replace(self, parts=[]).to_json()
         return around.replace(_NO_PARTS, _NO_PARTS[:-2] + _canonical(self.parts), 1)
 
-    def plan_of(self, part: int) -> str:
-        """The hash in the files of a part: of the plan that first had it."""
+    def plans_of(self, part: int) -> set[str]:
+        """Hashes that the files of a part may have: of the plans that had it, from the first on."""
         earlier = self.earlier_plans or []
-        return next((plan.plan_hash for plan in earlier if part < plan.n_parts), self.plan_hash)
+        return {self.plan_hash, *(plan.plan_hash for plan in earlier if part < plan.n_parts)}
 
     def parquet_metadata(self) -> dict[str, str]:
         """Key-value metadata that makes one Parquet file readable alone."""

@@ -147,7 +147,7 @@ class Dataset:
         for table in (self.manifest.kind.value, *_SMALL_TABLES):
             with self.open_part(table, index) as file:
                 self._n_rows[table, index] = file.footer.n_rows
-                if file.footer.plan_hash != self.manifest.plan_of(index):
+                if file.footer.plan_hash not in self.manifest.plans_of(index):
                     raise InputError(f"{file.path} belongs to another plan than the manifest. {WRITE_AGAIN}")
                 if table == "conversations":
                     self._check_lengths(file, index)

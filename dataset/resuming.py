@@ -14,7 +14,7 @@ from tokscore.dataset.claims.claiming import clear
 from tokscore.dataset.claims.commit import finished_names, part_name
 from tokscore.dataset.errors import InputError, UsageError
 from tokscore.dataset.files import check_is_text
-from tokscore.dataset.manifest import MANIFEST_NAME, Manifest, Setting, read_manifest
+from tokscore.dataset.manifest import MANIFEST_NAME, EarlierPlan, Manifest, Setting, read_manifest
 from tokscore.dataset.reading import VOCABULARY_CHECKSUM, VOCABULARY_NAME, read_failures
 from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.stores.path import is_store
@@ -26,7 +26,8 @@ def prepare_output(root: Path, manifest: Manifest, vocabulary: Callable[[], pa.T
     """Make `root` ready to take the parts of `manifest`.
 
     Args:
-        root: New, empty, holding parts of the same plan, or of another plan without a finished part.
+        root: New, empty, holding parts of the same plan or of its beginning, to which inputs were added, or
+            of another plan without a finished part.
         manifest: Sealed.
         vocabulary: Makes `tables.VOCABULARY` rows, the same from every shard.
 
@@ -47,8 +48,11 @@ def prepare_output(root: Path, manifest: Manifest, vocabulary: Callable[[], pa.T
                 f"{root} is not empty and holds no dataset of tokscore. Choose another directory with -o."
             )
         existing = read_manifest(root)
-        started = _has_parts(root / existing.kind.value)
-        if started and existing.plan_hash != manifest.plan_hash:
+        is_begun = existing.plan_hash != manifest.plan_hash and _has_parts(root / existing.kind.value)
+        if is_begun and (longer := grown(existing, manifest)):
+            write_file(root / MANIFEST_NAME, longer.to_json())
+            existing = longer
+        elif is_begun:
             raise UsageError(
                 f"{root} holds another run: {'; '.join(manifest_differences(existing, manifest))}.\n"
                 "Choose another directory with -o, or delete this one."
@@ -61,6 +65,25 @@ def prepare_output(root: Path, manifest: Manifest, vocabulary: Callable[[], pa.T
     if is_new or not (root / VOCABULARY_NAME).is_file():
         write_vocabulary(root, vocabulary())
     return finished_parts(root, manifest)
+
+
+def grown(existing: Manifest, wanted: Manifest) -> Manifest | None:
+    """A plan to which inputs were added behind those of a dataset; None where more than that differs.
+
+    Its first parts are those of the dataset, and stay as they are.
+    """
+    n_inputs, n_parts = len(existing.inputs), len(existing.parts)
+    beginning = msgspec.structs.replace(
+        wanted, inputs=wanted.inputs[:n_inputs], parts=wanted.parts[:n_parts]
+    ).sealed()
+    if beginning.plan_hash != existing.plan_hash or n_inputs == len(wanted.inputs):
+        return None
+    return msgspec.structs.replace(
+        wanted,
+        engine_details=existing.engine_details,
+        tokenizer_details=existing.tokenizer_details,
+        earlier_plans=[*(existing.earlier_plans or []), EarlierPlan(existing.plan_hash, n_parts)],
+    )
 
 
 def _has_parts(folder: Path) -> bool:
@@ -204,7 +227,10 @@ def manifest_differences(existing: Manifest, wanted: Manifest) -> list[str]:
         ]
     if existing.inputs != wanted.inputs:
         names = ", ".join(file.name for file in wanted.inputs)
-        found.append(f"it was made from other input than {names}, or that changed since")
+        found.append(
+            f"it was made from other input than {names}, or that changed since (new inputs go behind those "
+            "that it has)"
+        )
     if existing.tokscore_version != wanted.tokscore_version:
         found.append(f"tokscore {existing.tokscore_version} wrote it, this is {wanted.tokscore_version}")
     return found or ["the input is divided into other parts"]

@@ -280,6 +280,17 @@ class PartWriter:
         self._messages.append(tables.messages)
         self._conversations.append(tables.conversations)
 
+    def append(self, table: str, rows: pa.Table) -> None:
+        """Append rows that are made already to one of the tables, instead of conversations.
+
+        Args:
+            table: Its name.
+            rows: With all columns; places in other tables are those of this part.
+        """
+        if table == self._kind:
+            self._ids.update(rows["token_id"].to_numpy().astype("<i4").tobytes())
+        next(each for each in self._tables if each.path.parent.name == table).append(rows)
+
     def describe(self, metadata: dict[str, str]) -> None:
         """Add key-value metadata to the token table."""
         self._tokens.describe(metadata)

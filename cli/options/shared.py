@@ -63,8 +63,9 @@ Out = Annotated[
         "--out",
         "-o",
         metavar="DIR",
-        help="Directory of the dataset to write.",
+        help="Directory of the dataset to write, or URL of a store.",
         show_default=False,
+        parser=_output,
     ),
 ]
 OptionalOut = Annotated[

@@ -22,7 +22,7 @@ COMMANDS = [
     "selfcheck",
     "template",
 ]
-COMMANDS += ["status", "verify", "formats"]
+COMMANDS += ["merge", "status", "verify", "formats"]
 
 
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])

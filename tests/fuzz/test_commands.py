@@ -100,6 +100,8 @@ def arguments_of(name: str, files: Files, chance: random.Random) -> list[str]:
             return [path(chance.choice([files.scores, conversations]))]
         case "verify" | "status":
             return [path(files.scores)]
+        case "merge":
+            return [path(files.scores), "-o", path(f"m{chance.randrange(3)}")]
         case "show":
             return [path(files.scores), chance.choice(["c1", EVIL, *TEXTS])]
         case "select":
@@ -128,6 +130,8 @@ def good_arguments(name: str, files: Files, number: int) -> list[str]:
             return [files.scores, "kettle-limescale"]
         case "select":
             return [files.scores, files.scored]
+        case "merge":
+            return [files.scores, "-o", f"good-{number}"]
         case "export":
             return [files.scores, "-o", f"good-{number}.parquet"]
         case "template":
