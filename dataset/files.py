@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from tokscore.dataset.errors import TokscoreError, UsageError
 from tokscore.dataset.stores.path import StorePath, is_store
-from tokscore.dataset.stores.urls import WEB, has_user, shown, split_url
+from tokscore.dataset.stores.urls import WRITTEN, has_user, shown, split_url
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -150,6 +150,9 @@ def location(path: PathName) -> Path:
 def output_location(path: PathName) -> Path:
     """As `location`, of what is to be written."""
     found = location(path)
-    if isinstance(found, StorePath) and found.scheme in WEB:
-        raise UsageError(f"{found} is on a web server; expected a directory, or a store such as s3://.")
+    if isinstance(found, StorePath) and found.scheme not in WRITTEN:
+        raise UsageError(
+            f"{found} is where tokscore only reads; expected a directory, or a store that can make a file on "
+            "the condition that there is none: s3:// or gs://."
+        )
     return found

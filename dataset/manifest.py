@@ -56,6 +56,18 @@ SCORE_SETTINGS: Mapping[str, str] = {
 SETTINGS: Mapping[str, str] = {**TOKEN_SETTINGS, **SCORE_SETTINGS}
 
 
+class EarlierPlan(msgspec.Struct, frozen=True):
+    """A plan to which inputs were added.
+
+    Attributes:
+        plan_hash: Of its manifest, and in the files of its parts.
+        n_parts: It had the first so many parts.
+    """
+
+    plan_hash: str
+    n_parts: int
+
+
 class InputFile(msgspec.Struct, frozen=True):
     """One input as it was when the plan was made.
 
@@ -63,11 +75,13 @@ class InputFile(msgspec.Struct, frozen=True):
         name: Base name; no directory of the machine enters a dataset.
         size_bytes: Length, of a compressed file the length of what is in it.
         sha256: Of the same content; for a dataset, of its plan.
+        earlier_plans: Of a dataset to which inputs were added, the oldest first; absent without any.
     """
 
     name: str
     size_bytes: int
     sha256: str
+    earlier_plans: list[EarlierPlan] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -88,18 +102,6 @@ class Part(msgspec.Struct, frozen=True):
     stop: int
     first_line: int
     renamed: dict[str, str] = {}
-
-
-class EarlierPlan(msgspec.Struct, frozen=True):
-    """A plan to which inputs were added.
-
-    Attributes:
-        plan_hash: Of its manifest, and in the files of its parts.
-        n_parts: It had the first so many parts.
-    """
-
-    plan_hash: str
-    n_parts: int
 
 
 class TokenizerIdentity(msgspec.Struct, frozen=True):

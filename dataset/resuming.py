@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tokscore.dataset.claims.claiming import clear
 from tokscore.dataset.claims.commit import finished_names, part_name
 from tokscore.dataset.errors import InputError, UsageError
 from tokscore.dataset.files import check_is_text
-from tokscore.dataset.manifest import MANIFEST_NAME, EarlierPlan, Manifest, Setting, read_manifest
+from tokscore.dataset.manifest import MANIFEST_NAME, EarlierPlan, InputFile, Manifest, Setting, read_manifest
 from tokscore.dataset.reading import VOCABULARY_CHECKSUM, VOCABULARY_NAME, read_failures
 from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.stores.path import is_store
@@ -72,11 +72,12 @@ def grown(existing: Manifest, wanted: Manifest) -> Manifest | None:
 
     Its first parts are those of the dataset, and stay as they are.
     """
-    n_inputs, n_parts = len(existing.inputs), len(existing.parts)
-    beginning = msgspec.structs.replace(
-        wanted, inputs=wanted.inputs[:n_inputs], parts=wanted.parts[:n_parts]
-    ).sealed()
-    if beginning.plan_hash != existing.plan_hash or n_inputs == len(wanted.inputs):
+    n_parts = len(existing.parts)
+    for inputs in _beginnings(existing, wanted):
+        beginning = msgspec.structs.replace(wanted, inputs=inputs, parts=wanted.parts[:n_parts])
+        if beginning.sealed().plan_hash == existing.plan_hash:
+            break
+    else:
         return None
     return msgspec.structs.replace(
         wanted,
@@ -84,6 +85,16 @@ def grown(existing: Manifest, wanted: Manifest) -> Manifest | None:
         tokenizer_details=existing.tokenizer_details,
         earlier_plans=[*(existing.earlier_plans or []), EarlierPlan(existing.plan_hash, n_parts)],
     )
+
+
+def _beginnings(existing: Manifest, wanted: Manifest) -> Iterator[list[InputFile]]:
+    """Inputs that an earlier plan may have had: fewer files, or the token dataset before it grew."""
+    if len(existing.inputs) < len(wanted.inputs):
+        yield wanted.inputs[: len(existing.inputs)]
+    elif len(wanted.inputs) == 1 and (plans := wanted.inputs[0].earlier_plans):
+        for n, plan in enumerate(plans):
+            earlier = {"sha256": plan.plan_hash, "earlier_plans": plans[:n] or msgspec.UNSET}
+            yield [msgspec.structs.replace(wanted.inputs[0], **earlier)]
 
 
 def _has_parts(folder: Path) -> bool:

@@ -261,7 +261,9 @@ class DatasetSource:
         self._dataset = Dataset(root)
         manifest = self._dataset.manifest
         self._check_vocabulary(ChatTokenizer(model, revision=revision, trust_remote_code=trust_remote_code))
-        self.inputs: Sequence[InputFile] = [InputFile(root.resolve().name, 0, manifest.plan_hash)]
+        self.inputs: Sequence[InputFile] = [
+            InputFile(root.resolve().name, 0, manifest.plan_hash, manifest.earlier_plans)
+        ]
         self.parts: Sequence[Part] = [
             Part(part.index, 0, i, i + 1, 1) for i, part in enumerate(manifest.parts)
         ]

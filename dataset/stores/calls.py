@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from collections.abc import Callable
 from functools import cache
@@ -15,7 +16,8 @@ from tokscore.dataset.stores.urls import PACKAGES, shown, without_secrets
 T = TypeVar("T")
 
 # Seconds for which a store that cannot be reached is tried again, and between tries at first and at most.
-PATIENCE_S = float(os.environ.get("TOKSCORE_STORE_PATIENCE_S", "120"))
+_PATIENCE = "TOKSCORE_STORE_PATIENCE_S"
+PATIENCE_S = 120.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 5.0
 # Failures that pass, by the names of their classes and of those above them: each library has its own.
 _PASSING = {
@@ -40,7 +42,13 @@ def fault_of(scheme: str) -> str | None:
     from fsspec.registry import known_implementations, registry
 
     if scheme not in known_implementations and scheme not in registry:
-        return f"{scheme}:// is no store that fsspec knows; expected s3, gs, az, hf, http or https."
+        return (
+            f"{scheme}:// is no store that fsspec knows; expected s3, gs, az, hf, http or https. "
+            "A path of that name begins with ./"
+        )
+    asked = os.environ.get(_PATIENCE)
+    if asked is not None and not re.fullmatch(r"[0-9]{1,6}(\.[0-9]*)?", asked):
+        return f"{_PATIENCE} is {asked!r}; expected seconds."
     package, extra = PACKAGES.get(scheme, (None, None))
     if package is None or find_spec(package):
         return None
@@ -77,7 +85,8 @@ def persistently(call: Callable[[], T], place: str) -> T:
     Raises:
         OSError: With a number, so that it is told from a file that is damaged.
     """
-    give_up, wait_s = time.monotonic() + PATIENCE_S, _FIRST_WAIT_S
+    patience_s = float(os.environ.get(_PATIENCE) or PATIENCE_S)
+    give_up, wait_s = time.monotonic() + patience_s, _FIRST_WAIT_S
     while True:
         try:
             return call()

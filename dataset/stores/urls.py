@@ -23,6 +23,8 @@ PACKAGES = {
     "http": ("aiohttp", "s3"),
     "https": ("aiohttp", "s3"),
 }
+# Stores that make a file on the condition that there is none, by the same call; the others are read only.
+WRITTEN = ("s3", "s3a", "gs", "gcs", "memory")
 # Names of variables whose values are secret, and how long a value has to be to be taken for one.
 _SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL|CONNECTION_STRING")
 _LEAST_SECRET = 8

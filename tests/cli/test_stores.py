@@ -107,6 +107,11 @@ def test_verify_reads_a_bucket(
     assert (
         "spans/part-00000.parquet is no whole Parquet file" in json.loads(found.stdout)["faults"][0]["reason"]
     )
+    assert run("verify", url, "--repair").exit_code == 1
+    assert "tokens/set-aside/1/tokens/part-00000.parquet" in store.names()
+    assert "tokens/tokens/part-00000.parquet" not in store.names()
+    assert run("render", path, "-m", tiny_model, "-o", url).exit_code == 0
+    assert run("verify", url).exit_code == 0
 
 
 def test_select_finds_files_beside_a_dataset_in_a_bucket(

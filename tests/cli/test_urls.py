@@ -26,7 +26,7 @@ def test_an_output_on_a_web_server_is_refused_before_anything_is_written(
     arguments = ["render", path.name, "-m", str(tiny_model), "-o", "https://host/out", *more]
     done = CliRunner().invoke(app, arguments)
     assert isinstance(done.exception, UsageError)
-    assert "https://host/out is on a web server; expected a directory" in str(done.exception)
+    assert "https://host/out is where tokscore only reads; expected a directory" in str(done.exception)
     assert [found.name for found in path.parent.iterdir()] == [path.name]
 
 

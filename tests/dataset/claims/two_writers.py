@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tokscore.dataset.files import location
 from tokscore.dataset.manifest import Manifest, Part, TokenizerIdentity
 from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.tokens import ConversationRow, RenderedConversation, RenderedTokens
@@ -47,4 +48,4 @@ def write(root: Path, part: int, token_id: int) -> bool:
 
 if __name__ == "__main__":
     for line in sys.stdin:
-        print(write(Path(sys.argv[1]), int(line), int(sys.argv[2])), flush=True)
+        print(write(location(sys.argv[1]), int(line), int(sys.argv[2])), flush=True)

@@ -40,9 +40,18 @@ def test_the_query_of_a_web_address_is_not_shown() -> None:
     assert path.url == "https://host/a.jsonl?signature=secret"
 
 
-def test_nothing_is_written_to_a_web_server() -> None:
-    with pytest.raises(UsageError, match="is on a web server"):
-        output_location("https://host/out")
+@pytest.mark.parametrize("name", ["https://host/out", "hf://datasets/me/out"])
+def test_nothing_is_written_where_two_writers_cannot_be_told_apart(name: str) -> None:
+    with pytest.raises(UsageError, match="is where tokscore only reads"):
+        output_location(name)
+
+
+def test_seconds_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls.fault_of.cache_clear()
+    monkeypatch.setenv("TOKSCORE_STORE_PATIENCE_S", "soon")
+    with pytest.raises(UsageError, match="TOKSCORE_STORE_PATIENCE_S is 'soon'; expected seconds"):
+        location("s3://bucket/a")
+    calls.fault_of.cache_clear()
 
 
 def test_the_package_of_a_store_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
