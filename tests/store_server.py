@@ -9,9 +9,6 @@ from typing import Any, NamedTuple
 from urllib.request import Request as UrlRequest
 from urllib.request import urlopen
 
-from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import BaseWSGIServer, make_server
-
 KEY, SECRET = "AKIATESTTESTTEST", "verysecretverysecret"
 
 
@@ -27,8 +24,11 @@ class Request(NamedTuple):
 
 class StoreServer:
     def __init__(self) -> None:
+        # The environment of vLLM goes without them.
+        from moto.server import DomainDispatcherApplication, create_backend_app
+
         self._app = DomainDispatcherApplication(create_backend_app)
-        self._server: BaseWSGIServer | None = None
+        self._server: Any = None
         self._port = 0
         self.requests: list[Request] = []
         # Says for a request, by method and path with query, whether it fails.
@@ -40,6 +40,8 @@ class StoreServer:
         return f"http://127.0.0.1:{self._port}"
 
     def start(self) -> None:
+        from werkzeug.serving import make_server
+
         self._server = make_server("127.0.0.1", self._port, self._answer, threaded=True)
         self._port = self._server.server_port
         threading.Thread(

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from tokscore.dataset.claims.files import ClaimFiles
-from tokscore.dataset.claims.processes import this_host
+from tokscore.dataset.claims.processes import is_running, this_host
 from tokscore.dataset.stores.path import is_store
 
 CLAIMS = "claims"
@@ -72,8 +72,8 @@ def _locked_in_store(root: Path, part: int) -> Iterator[None]:
     attempt = 1
     while not files.create(name := f"part-{part:05d}.commit.{attempt}.json", me):
         since = time.monotonic()
-        while files.read(name) is not None:
-            if time.monotonic() - since > STORE_LEASE_S:
+        while (owner := files.read(name)) is not None:
+            if _has_ended(owner) or time.monotonic() - since > STORE_LEASE_S:
                 attempt += 1
                 break
             time.sleep(_LOOK_S)
@@ -82,6 +82,13 @@ def _locked_in_store(root: Path, part: int) -> Iterator[None]:
     finally:
         for earlier in range(1, attempt + 1):
             files.delete(f"part-{part:05d}.commit.{earlier}.json")
+
+
+def _has_ended(owner: bytes) -> bool:
+    """Whether a process of this machine had the right, and is there no more."""
+    host, _, process = owner.decode("utf-8", "replace").partition(" ")
+    pid = process.partition(" ")[0]
+    return host == this_host() and pid.isdigit() and not is_running(int(pid))
 
 
 def _open(path: Path) -> BinaryIO:

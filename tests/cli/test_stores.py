@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +20,7 @@ from typer.testing import CliRunner, Result
 from tests.score_samples import write_scores
 from tests.store_server import KEY, SECRET, StoreServer
 from tokscore.cli.app import app
+from tokscore.dataset.claims.commit import STORE_LEASE_S
 from tokscore.dataset.errors import UsageError
 from tokscore.dataset.files import location
 
@@ -298,3 +303,36 @@ def test_a_part_is_written_after_the_network_was_away(
     assert gone
     assert done.exit_code == 0, done.exception
     assert run("verify", "s3://bucket/tokens").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "call"),
+    [pytest.param("PUT", "partNumber", marks=pytest.mark.slow), ("POST", "uploadId")],
+)
+def test_a_run_that_is_killed_in_the_middle_of_an_upload_goes_on(
+    store: StoreServer,
+    conversation: dict[str, object],
+    tiny_model: Path,
+    tmp_path: Path,
+    method: str,
+    call: str,
+) -> None:
+    path = rendered(tmp_path, tiny_model, conversation)
+    arguments = ["render", path, "-m", tiny_model, "-o", "s3://bucket/tokens", "--scratch", tmp_path]
+    running: list[subprocess.Popen[bytes]] = []
+
+    def killed(asked: str, name: str) -> bool:
+        if running and asked == method and "/tokens/part-00000" in name and call in name:
+            running.pop().kill()
+            return True
+        return False
+
+    store.fails = killed
+    running.append(subprocess.Popen([sys.executable, "-m", "tokscore.cli.main", *map(str, arguments)]))
+    assert running[0].wait() == -signal.SIGKILL
+    assert "tokens/tokens/part-00000.parquet" not in store.names()
+    started = time.monotonic()
+    assert run(*arguments).exit_code == 0
+    assert time.monotonic() - started < STORE_LEASE_S / 2, "the right of a process that ended kept it"
+    assert run("verify", "s3://bucket/tokens").exit_code == 0
+    assert not list(tmp_path.glob(".*.tmp"))
