@@ -130,11 +130,12 @@ class Dataset:
                     self._check_part(part.index)
 
     def _paths(self, index: int) -> list[Path]:
-        """All files of a part but its checksums."""
+        """All files of a part."""
         tables = (self.manifest.kind.value, *_SMALL_TABLES)
         return [
             *(self.path(table, index) for table in tables),
             self.root / "errors" / part_name(index, "jsonl"),
+            self.root / CHECKSUMS / part_name(index, "json"),
         ]
 
     def __fspath__(self) -> str:

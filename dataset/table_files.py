@@ -283,7 +283,8 @@ def check_checksums(path: Path, files: Mapping[str, Path]) -> None:
     if not path.parent.is_dir():
         return
     try:
-        expected = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+        with path.open("rb") as written:
+            expected = msgspec.json.decode(written.read(), type=dict[str, str])
         found = {name: _checksum(file) for name, file in files.items()}
     except FileNotFoundError as error:
         raise InputError(

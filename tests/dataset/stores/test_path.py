@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.dataset.claims import two_writers
 from tests.store_server import StoreServer
 from tokscore.dataset.claims.commit import finished_names, part_name
 from tokscore.dataset.errors import UsageError
 from tokscore.dataset.files import location, output_location
+from tokscore.dataset.reading import Dataset
 from tokscore.dataset.stores import calls
 from tokscore.dataset.stores.path import StorePath
 from tokscore.dataset.stores.urls import without_secrets
@@ -97,3 +99,22 @@ def test_a_store_that_stays_away_is_told(store: StoreServer, monkeypatch: pytest
             path.read_bytes()
     finally:
         store.start()
+
+
+def test_a_dataset_is_opened_with_one_look_at_each_file(store: StoreServer, tmp_path: Path) -> None:
+    n_parts = 8
+    root = tmp_path / "tokens"
+    for part in range(n_parts):
+        assert two_writers.write(root, part, 1)
+    (root / "manifest.json").write_bytes(two_writers.MANIFEST.to_json())
+    files = [path.relative_to(root).as_posix() for path in root.rglob("*.*")]
+    for name in files:
+        location(f"s3://bucket/out/{name}").write_bytes((root / name).read_bytes())
+    store.requests.clear()
+    Dataset("s3://bucket/out", partial=True)
+    asked = [each for each in store.requests if each.method == "GET" and each.path.startswith("/bucket/out/")]
+    filled = [name for name in files if not name.startswith("errors/")]  # nothing is in the others
+    assert sorted(each.path.removeprefix("/bucket/out/") for each in asked) == sorted(filled)
+    assert len(store.requests) - len(asked) < 15, (
+        "listings and looks at the manifest, for any number of parts"
+    )
