@@ -75,7 +75,8 @@ class InputFile(msgspec.Struct, frozen=True):
         name: Base name; no directory of the machine enters a dataset.
         size_bytes: Length, of a compressed file the length of what is in it.
         sha256: Of the same content; for a dataset, of its plan.
-        earlier_plans: Of a dataset to which inputs were added, the oldest first; absent without any.
+        earlier_plans: Of a dataset to which inputs were added, the oldest first; no part of the plan,
+            and absent without any.
     """
 
     name: str
@@ -192,6 +193,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
                 for name in self.__struct_fields__
                 if name not in _UNPLANNED
             }
+            plain = [msgspec.structs.replace(file, earlier_plans=msgspec.UNSET) for file in self.inputs]
+            planned["inputs"] = _canonical(plain)
             return msgspec.structs.replace(self, plan_hash=_plan_hash(planned))
         except UnicodeEncodeError as error:
             raise UsageError(
@@ -258,9 +261,10 @@ def _plan_hash(planned: Mapping[str, bytes]) -> str:
 def _is_sealed(manifest: Manifest, content: Mapping[str, msgspec.Raw]) -> bool:
     """Whether the hash in a file is that of all it has, fields that later versions add included."""
     planned = {name: bytes(value) for name, value in content.items() if name not in _UNPLANNED}
-    others = {
-        name: _canonical(msgspec.json.decode(value)) for name, value in planned.items() if name != "parts"
-    }
+    plain = {name: msgspec.json.decode(value) for name, value in planned.items() if name != "parts"}
+    for file in plain.get("inputs", []):
+        file.pop("earlier_plans", None)
+    others = {name: _canonical(value) for name, value in plain.items()}
     parts = planned.get("parts", b"[]")
     if parts.startswith(_CANONICAL_PARTS) and _plan_hash({**others, "parts": parts}) == manifest.plan_hash:
         return True

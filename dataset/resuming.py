@@ -92,9 +92,8 @@ def _beginnings(existing: Manifest, wanted: Manifest) -> Iterator[list[InputFile
     if len(existing.inputs) < len(wanted.inputs):
         yield wanted.inputs[: len(existing.inputs)]
     elif len(wanted.inputs) == 1 and (plans := wanted.inputs[0].earlier_plans):
-        for n, plan in enumerate(plans):
-            earlier = {"sha256": plan.plan_hash, "earlier_plans": plans[:n] or msgspec.UNSET}
-            yield [msgspec.structs.replace(wanted.inputs[0], **earlier)]
+        for plan in plans:
+            yield [msgspec.structs.replace(wanted.inputs[0], sha256=plan.plan_hash)]
 
 
 def _has_parts(folder: Path) -> bool:

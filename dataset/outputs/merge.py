@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from tokscore.dataset.claims.commit import committing, finished_names, part_name
@@ -103,15 +104,19 @@ def merge(
 
 
 def _one_plan(roots: Sequence[Path]) -> Manifest:
+    """The manifest of all outputs, with the earlier plans of each."""
     first = read_manifest(roots[0])
+    earlier = {(plan.n_parts, plan.plan_hash): plan for plan in first.earlier_plans or []}
     for root in roots[1:]:
         other = read_manifest(root)
+        earlier |= {(plan.n_parts, plan.plan_hash): plan for plan in other.earlier_plans or []}
         if other.plan_hash != first.plan_hash:
             raise InputError(
                 f"{root} has another plan than {roots[0]}: {'; '.join(manifest_differences(first, other))}. "
                 "Expected outputs of one command."
             )
-    return first
+    plans = [plan for _, plan in sorted(earlier.items(), key=lambda each: each[0])]
+    return msgspec.structs.replace(first, earlier_plans=plans or msgspec.UNSET)
 
 
 def _owners(roots: Sequence[Path], manifest: Manifest) -> tuple[dict[int, Path], int]:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tokscore.dataset.claims.commit import part_name
 from tokscore.dataset.errors import UsageError
 from tokscore.dataset.manifest import read_manifest
+from tokscore.dataset.outputs.merge import merge
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.verification.repair import repair
 from tokscore.dataset.verification.verify import Fault, verify
@@ -61,3 +63,15 @@ def test_nothing_is_added_where_more_differs(tiny_model: Path, tmp_path: Path, w
     with pytest.raises(UsageError, match="holds another run"):
         render(given, tiny_model, out=out, add_generation_prompt=what == "settings")
     assert read_manifest(out) == before
+
+
+def test_outputs_that_grew_otherwise_are_merged(tiny_model: Path, tmp_path: Path) -> None:
+    inputs = [write(tmp_path / f"{name}.jsonl", name) for name in ("ab", "c")]
+    grown, whole = tmp_path / "grown", tmp_path / "whole"
+    render(inputs[0], tiny_model, out=grown)
+    render(inputs, tiny_model, out=grown)
+    render(inputs, tiny_model, out=whole)
+    (grown / "tokens" / part_name(1)).unlink()
+    (whole / "tokens" / part_name(0)).unlink()
+    assert merge([whole, grown], tmp_path / "merged").n_missing == 0
+    assert verify(tmp_path / "merged").is_whole

@@ -33,3 +33,6 @@ def test_only_the_tokens_that_were_added_are_scored(tiny_model: Path, tmp_path: 
         kept = {path: path.read_bytes() for path in out.rglob("part-*")}
     assert [each.row.conversation_id for each in found.conversations()] == [*"abcd"]
     assert verify(out).is_whole
+    # The history of the tokens is no part of what is scored.
+    render(inputs, tiny_model, out=tmp_path / "anew" / "tokens")
+    assert len(scored(tmp_path / "anew" / "tokens", tiny_model, out).manifest.parts) == len(inputs)
