@@ -170,7 +170,8 @@ def test_the_keys_of_a_manifest_are_documented(tiny_scores: Path, documented: di
     chunks = {"chunk", "stride", "context"}
     assert set(SETTINGS) - set(manifest.settings) == {"template_time", "map", *chunks}
     assert set(manifest.settings) <= set(SETTINGS)
-    keys = set(json.loads(manifest.to_json()))
+    # Only a dataset to which inputs were added had other plans.
+    keys = {*json.loads(manifest.to_json()), "earlier_plans"}
     assert keys == {name for name in documented["manifest.json"] if "." not in name}
 
 
