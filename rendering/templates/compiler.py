@@ -260,5 +260,5 @@ class ConstantCheck(Optimizer):
         check_operands(node.operator, left, right)
         try:
             return _OPERATIONS[node.operator](left, right)
-        except (TypeError, ValueError, ArithmeticError) as error:
+        except Exception as error:
             raise nodes.Impossible from error

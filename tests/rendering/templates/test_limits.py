@@ -177,6 +177,19 @@ def test_constants_too_large_to_write_out_are_refused_before_anything_runs(templ
 
 
 @pytest.mark.parametrize(
+    "constant", ["1 .type + 1", "'a' + 1", "1 // 0", "1 .type ** 2", "-1 .type", "1 .type % 2"]
+)
+def test_a_constant_that_has_no_value_fails_where_it_is_printed(constant: str) -> None:
+    unused = "{% if false %}{{ " + constant + " }}{% endif %}x"
+    check_template(unused)
+    assert render_template(unused, MESSAGES).text == "x"
+    used = "{{ " + constant + " }}"
+    check_template(used)
+    with pytest.raises(ConversationError):
+        render_template(used, MESSAGES)
+
+
+@pytest.mark.parametrize(
     "template", ["(" * 5000, "{% if x %}" * 500 + "{% endif %}" * 500, "{{ " + "-" * 9999 + "1 }}"]
 )
 def test_a_template_nested_too_deeply_is_refused(template: str) -> None:
