@@ -66,6 +66,14 @@ def logprobs(
             help="Longer conversations become error rows, also of datasets.",
         ),
     ] = None,
+    at: Annotated[
+        Path | None,
+        options.option(
+            "--at",
+            metavar="SCORES",
+            help="Score every token also at the ids that this score dataset of the same tokens lists there.",
+        ),
+    ] = None,
     rendering: RenderSettings,
     on_error: options.OnErrorOption = OnError.FAIL,
     scratch: options.Scratch = None,
@@ -92,6 +100,7 @@ def logprobs(
     from tokscore.dataset.resuming import finished_parts
     from tokscore.rendering.workers import all_cores
     from tokscore.scoring import parse_selection, parse_shard, plan_engine
+    from tokscore.scoring.listed_ids import ListedIds
     from tokscore.scoring.run import score as run_score
     from tokscore.scoring.run import score_manifest
     from tokscore.scoring.selection import default_selection
@@ -112,7 +121,8 @@ def logprobs(
     spec = plan_engine(
         model, engine, revision=rendering.revision, trust_remote_code=rendering.trust_remote_code
     )
-    manifest = score_manifest(source, spec, selection, max_length)
+    listed = None if at is None else ListedIds(at)
+    manifest = score_manifest(source, spec, selection, max_length, listed)
     if dry_run:
         print_plan(
             source,
@@ -141,6 +151,7 @@ def logprobs(
                 on_error=on_error,
                 selection=selection,
                 max_length=max_length,
+                listed=listed,
                 shard=job,
                 workers=workers or all_cores(),
                 progress=scored,

@@ -180,6 +180,26 @@ SCORE_COLUMNS = (
         attribute="top_logprobs",
         is_split=True,
     ),
+    Column(
+        "at_ids",
+        pa.list_(pa.int32()),
+        "The ids that the dataset given with `at` lists there; null with logprob, and without `at`.",
+        nullable=True,
+        least=0,
+        attribute="at_ids",
+        is_split=True,
+        is_added=True,
+    ),
+    Column(
+        "at_logprobs",
+        pa.list_(pa.float32()),
+        "Their logprobs, in the same order; -inf for ids that the model lacks.",
+        unit="nats",
+        nullable=True,
+        attribute="at_logprobs",
+        is_split=True,
+        is_added=True,
+    ),
 )
 
 # One row per contiguous run of tokens with one owner.

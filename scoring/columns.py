@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
     Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
+# Columns with lists of several lengths.
+GIVEN = frozenset({"at_ids", "at_logprobs"})
 # An Arrow list of lists counts its values in 32 bits.
 MAX_VALUES = 2**30
 
@@ -49,6 +51,8 @@ def _blocks(rows: Sequence[ScoredTokens]) -> Iterator[Sequence[ScoredTokens]]:
     start = n_values = 0
     for stop, each in enumerate(rows):
         n = 0 if each.scores is None else each.scores.top_ids.size
+        if each.scores is not None and each.scores.at_ids is not None:
+            n = max(n, each.scores.at_ids.size)
         if stop > start and n_values + n > MAX_VALUES:
             yield rows[start:stop]
             start, n_values = stop, 0
@@ -74,11 +78,14 @@ def _block_column(column: Column, scores: Sequence[SequenceScores], is_null: Mas
         is_null[~is_null] = ~np.repeat([array is not None for array in arrays], n_rows)
     if not pa.types.is_list(column.dtype):
         return _spread(np.concatenate(given), is_null)
-    offsets = np.zeros(len(is_null) + 1, np.int32)
-    widths = [array.shape[1] for array in given]
-    offsets[1:][~is_null] = np.repeat(widths, [len(array) for array in given])
-    np.cumsum(offsets, out=offsets)
-    return _lists(given, offsets, is_null)
+    if column.name in GIVEN:
+        # Of the ids that were given, -1 is none.
+        is_there = [each.at_ids >= 0 for each in scores if each.at_ids is not None]
+        lengths = np.concatenate([each.sum(1) for each in is_there])
+        given = [array[there] for array, there in zip(given, is_there, strict=True)]
+    else:
+        lengths = np.repeat([array.shape[1] for array in given], [len(array) for array in given])
+    return _lists(given, lengths, is_null)
 
 
 def _nulls(each: ScoredTokens) -> Mask:
@@ -89,14 +96,17 @@ def _nulls(each: ScoredTokens) -> Mask:
     return is_null
 
 
+def _lists(values: Sequence[Array], lengths: Array, is_null: Mask) -> pa.Array:
+    """Lists of some lengths, one after the other, at the positions that are not null."""
+    offsets = np.zeros(len(is_null) + 1, np.int32)
+    offsets[1:][~is_null] = lengths
+    np.cumsum(offsets, out=offsets)
+    flat = np.concatenate([each.ravel() for each in values])
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat), mask=pa.array(is_null))
+
+
 def _spread(values: Array, is_null: Mask) -> pa.Array:
     """The values at the positions that are not null."""
     spread = np.zeros(len(is_null), values.dtype)
     spread[~is_null] = values
     return pa.array(spread, mask=is_null)
-
-
-def _lists(matrices: Sequence[Array], offsets: Array, is_null: Mask) -> pa.Array:
-    """One list per row of the matrices, at the positions that are not null."""
-    values = np.concatenate([matrix.ravel() for matrix in matrices])
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), mask=pa.array(is_null))

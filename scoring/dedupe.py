@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tokscore.scoring.engines.contract import SequenceScores, TokenSequence
+from tokscore.scoring.given.ids import united
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,17 +33,21 @@ class SharedSequence(NamedTuple):
     def rows_of(self, member: TokenSequence, scores: SequenceScores) -> SequenceScores:
         """The rows of one member among those of the whole.
 
-        A result of another length is returned as it is: it breaks the contract, and its check says how.
+        A result of another length or at other given ids is returned as it is: it breaks the contract, and
+        its check says how.
         """
         # Any: arrays, None where the engine does not give them
         columns: dict[str, Any] = {field.name: getattr(scores, field.name) for field in fields(scores)}
         if any(column is not None and len(column) != self.sequence.n_rows for column in columns.values()):
             return scores
-        if member.n_rows == self.sequence.n_rows:
+        at_ids = self.sequence.at_rows()
+        if at_ids is not None and not (scores.at_ids is not None and np.array_equal(scores.at_ids, at_ids)):
             return scores
+        if member.n_rows == self.sequence.n_rows:
+            return scores.at(member.at_rows())
         at = self._rows_at(member)
         rows: dict[str, Any] = {name: column[at] for name, column in columns.items() if column is not None}
-        return replace(scores, **rows)
+        return replace(scores, **rows).at(member.at_rows())
 
     def _rows_at(self, member: TokenSequence) -> NDArray[np.intp] | slice:
         if self.sequence.wanted is None:
@@ -102,9 +107,21 @@ def _share(sequences: Sequence[TokenSequence]) -> list[SharedSequence]:
 
 def _union(holder: TokenSequence, members: Sequence[TokenSequence]) -> TokenSequence:
     """The holder, wanting what any member wants."""
-    if holder.wanted is None or len(members) == 1:
+    if len(members) == 1:
+        return holder
+    if holder.at_ids is not None:
+        holder = holder._replace(at_ids=_given_ids(holder.at_ids, members))
+    if holder.wanted is None:
         return holder
     wanted = holder.wanted.copy()
     for member in members:
         wanted[: len(member.token_ids) - 1] |= True if member.wanted is None else member.wanted
     return holder._replace(wanted=wanted)
+
+
+def _given_ids(at_ids: NDArray[np.int32], members: Sequence[TokenSequence]) -> NDArray[np.int32]:
+    """The holder's given ids and those of members that it lacks: lists of equal tokens may differ by noise."""
+    for member in members:
+        if member.at_ids is not None:
+            at_ids = united(at_ids, member.at_ids)
+    return at_ids

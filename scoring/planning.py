@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tokscore.dataset.manifest import Part
     from tokscore.rendering.source import TokenSource
     from tokscore.scoring.engines.spec import EngineSpec
+    from tokscore.scoring.listed_ids import ListedIds
     from tokscore.scoring.selection import Selection
     from tokscore.scoring.spool import Block, Item, Spool
 
@@ -95,6 +96,7 @@ class ReadJob:
         selection: Which tokens get scores.
         max_length: Most tokens that the user wants in a sequence.
         on_error: Whether a conversation that cannot be scored ends the run.
+        listed: Where the given ids of every conversation are; None where none are given.
     """
 
     source: TokenSource
@@ -102,6 +104,7 @@ class ReadJob:
     selection: Selection
     max_length: int | None
     on_error: OnError
+    listed: ListedIds | None = None
 
     def run(self, part: Part, seen: Callable[[int], None]) -> PartReading:
         """Read one part; `seen` is called after each conversation with the number of its tokens.
@@ -143,7 +146,12 @@ class ReadJob:
         """The id of its record, its tokens, and the conversation or why it is not scored."""
         if isinstance(item, FailedConversation):
             return item.conversation_id, 0, item
-        return item.row.conversation_id, len(item.tokens), admit(item, self.spec, self.max_length)
+        kept = admit(item, self.spec, self.max_length)
+        if self.listed is not None and isinstance(kept, RenderedConversation):
+            reason = self.listed.reason_against(kept)
+            if reason is not None:
+                kept = failure(kept, reason, "Score both models on the same rendered dataset.")
+        return item.row.conversation_id, len(item.tokens), kept
 
 
 class _Counter:

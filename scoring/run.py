@@ -45,6 +45,7 @@ from tokscore.scoring.spool import Spool
 if TYPE_CHECKING:
     from tokscore.rendering.source import TokenSource
     from tokscore.scoring.engines.spec import EngineSpec
+    from tokscore.scoring.listed_ids import ListedIds
     from tokscore.scoring.planning import Reading
     from tokscore.scoring.spool import Item
 
@@ -104,6 +105,7 @@ def score(
     on_error: OnError = OnError.FAIL,
     selection: Selection = EVERY_TOKEN,
     max_length: int | None = None,
+    listed: ListedIds | None = None,
     shard: Shard = WHOLE,
     workers: int = 1,
     progress: Progress = lambda _done, _total: None,
@@ -122,6 +124,7 @@ def score(
         on_error: What one bad conversation does.
         selection: Which tokens get scores.
         max_length: Longer conversations become error rows.
+        listed: Score every token also at the ids that it lists there.
         shard: Which parts are written here.
         workers: Processes that read or render before the engine starts; few parts are read here. More than
             one need `if __name__ == "__main__":` in the script that calls this.
@@ -131,6 +134,7 @@ def score(
 
     Raises:
         UsageError: `out` holds another run.
+        InputError: `listed` has another tokenizer.
         ConversationError: A conversation cannot be scored and `on_error` is fail.
         InputError: Every conversation failed.
         EngineError: The engine cannot start, failed on nothing in particular, or broke its contract.
@@ -138,14 +142,14 @@ def score(
     started = perf_counter()
     out, on_error = output_location(out), choose(OnError, on_error, "on_error")
     choose_library(source, workers)
-    manifest = score_manifest(source, engine, selection, max_length)
+    manifest = score_manifest(source, engine, selection, max_length, listed)
     done = prepare_output(out, manifest, source.vocabulary)
     mine = [part for part in manifest.parts if shard.owns(part.index)]
     parts = [part for part in mine if part.index not in done]
-    run = _Run(engine, selection, on_error)
+    run = _Run(engine, selection, on_error, listed)
     if parts:
         with Spool(out) as spool:
-            job = ReadJob(source, engine, selection, max_length, on_error)
+            job = ReadJob(source, engine, selection, max_length, on_error, listed)
             plan = plan_run(job, parts, spool, workers=workers, reading=reading)
             if source.text_ids is not None and source.text_ids.has_differed:
                 record_tokenizer_details(out, source.text_ids.details)
@@ -191,8 +195,13 @@ def score_manifest(
     engine: EngineSpec,
     selection: Selection = EVERY_TOKEN,
     max_length: int | None = None,
+    listed: ListedIds | None = None,
 ) -> Manifest:
-    """The sealed manifest of a score dataset; it does not depend on shards or on what is done already."""
+    """The sealed manifest of a score dataset; it does not depend on shards or on what is done already.
+
+    Raises:
+        InputError: `listed` has another tokenizer.
+    """
     settings: dict[str, Setting] = {
         "top_k": engine.settings.top_k,
         "temperature": engine.settings.temperature,
@@ -201,6 +210,9 @@ def score_manifest(
         "score": str(selection),
         "max_length": max_length,
     }
+    if listed is not None:
+        listed.check_tokenizer(source.tokenizer)
+        settings["at"] = listed.manifest.plan_hash
     return Manifest(
         kind=DatasetKind.SCORES,
         tokscore_version=version("tokscore"),
@@ -256,8 +268,11 @@ class _Waiting(NamedTuple):
 class _Run:
     """One pass over the open parts."""
 
-    def __init__(self, spec: EngineSpec, selection: Selection, on_error: OnError) -> None:
+    def __init__(
+        self, spec: EngineSpec, selection: Selection, on_error: OnError, listed: ListedIds | None
+    ) -> None:
         self._spec = spec
+        self._listed = listed
         self._selection = selection
         self._on_error = on_error
         self._engine: RetryingEngine | None = None
@@ -336,6 +351,8 @@ class _Run:
                     wanted = self._selection.wanted(item.tokens)
                     sequence = TokenSequence(key, item.tokens.token_ids, wanted)
                     sequence = sequence if sequence.n_rows > 0 else None
+                    if sequence is not None and self._listed is not None:
+                        sequence = sequence._replace(at_ids=self._listed.of(item))
                 waiting.append(_Waiting(item, sequence))
                 if sequence is not None:
                     yield sequence
@@ -433,6 +450,7 @@ class _Run:
                     self._spec.settings.top_k,
                     item.row.conversation_id,
                     sequence.targets(),
+                    sequence.at_rows(),
                 )
             except ConversationError as error:
                 failed = failure(item, error.reason, error.hint)

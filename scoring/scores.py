@@ -17,6 +17,7 @@ from tokscore.rendering.inputs import Inputs, open_source, warnings_about
 from tokscore.rendering.run import Tell, output_folder, silent
 from tokscore.scoring.engines.settings import EngineKeywords, EngineSettings
 from tokscore.scoring.engines.spec import plan_engine
+from tokscore.scoring.listed_ids import ListedIds
 from tokscore.scoring.run import Progress
 from tokscore.scoring.run import score as run_score
 from tokscore.scoring.selection import default_selection, parse_selection
@@ -37,6 +38,7 @@ def score(
     out: PathName | None = None,
     score: str | None = None,
     max_length: int | None = None,
+    at: PathName | None = None,
     on_error: str = OnError.FAIL,
     workers: int = 1,
     progress: Progress = silent,
@@ -53,6 +55,8 @@ def score(
         score: Which tokens: `"all"`, `"sampled"`, `"content"`, `"role=ROLE"`, or several with commas. The
             others are null. All by default; of text in windows with context, those that count.
         max_length: Longer conversations become error rows.
+        at: A score dataset of the same tokens; every token is also scored at the ids that it lists there
+            (columns at_ids and at_logprobs), which makes the limits of `analytics.diff` narrower.
         on_error: `"fail"` at the first bad conversation, or `"skip"` it: see `Dataset.failures`.
         workers: Processes that render; more than one need `if __name__ == "__main__":` in the calling script.
         progress: Called with the tokens done and the tokens in all.
@@ -91,6 +95,7 @@ def score(
         on_error=skipping,
         selection=default_selection(opened.settings) if asked is None else asked,
         max_length=max_length,
+        listed=None if at is None else ListedIds(at),
         workers=workers,
         progress=progress,
         tell=tell,

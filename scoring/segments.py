@@ -13,6 +13,7 @@ import numpy as np
 from tokscore.dataset.errors import EngineError
 from tokscore.rendering.conversations.prefix_tree import common_prefix
 from tokscore.scoring.engines.contract import OtherIds, SequenceScores, TokenSequence
+from tokscore.scoring.given.ids import united
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -124,6 +125,7 @@ class SegmentPlan:
             if branch.trunk != NO_TRUNK:
                 self._branches_of[branch.trunk].append(place)
         self._wanted = self._needed()
+        self._at_ids = self._needed_ids()
         self.sequences = [self._for_engine(place) for place in range(len(order))]
         self._made: dict[int, SequenceScores] = {}
         self._whole: dict[int, SequenceScores] = {}
@@ -141,6 +143,20 @@ class SegmentPlan:
             if trunk != NO_TRUNK:
                 wanted[trunk][: n_shared - 1] |= wanted[place][: n_shared - 1]
         return wanted
+
+    def _needed_ids(self) -> list[NDArray[np.int32] | None]:
+        """The given ids of each that are its own or a branch's, int32 [tokens-1, width]."""
+        needed = [each.at_ids for each in self._given]
+        for place in reversed(range(len(needed))):
+            trunk, n_shared = self._branches[place]
+            mine = needed[place]
+            if trunk != NO_TRUNK and mine is not None:
+                theirs = needed[trunk]
+                if theirs is None:
+                    theirs = np.empty((len(self._given[trunk].token_ids) - 1, 0), np.int32)
+                # The row about the first token behind the branch point is made with the trunk's.
+                needed[trunk] = united(theirs, mine[:n_shared])
+        return needed
 
     def _for_engine(self, place: int) -> TokenSequence:
         given, (trunk, n_shared) = self._given[place], self._branches[place]
@@ -160,6 +176,7 @@ class SegmentPlan:
             trunk=None if trunk == NO_TRUNK else self._given[trunk].key,
             n_shared=n_shared,
             n_for_branches=max((self._branches[each].n_shared for each in branches), default=0),
+            at_ids=self._at_ids[place],
         )
 
     def _wants_first(self, place: int) -> bool:
@@ -174,7 +191,8 @@ class SegmentPlan:
             scores: Of it.
 
         Raises:
-            EngineError: They have another number of rows than asked for, and others need them.
+            EngineError: They have another number of rows or other given ids than asked for, and others need
+                them.
         """
         place = self._place[key]
         n_rows = self.sequences[place].n_rows
@@ -189,6 +207,12 @@ class SegmentPlan:
                     f"the engine returned {len(column)} {name} for {n_rows} tokens to score. "
                     "Nothing was written for this part."
                 )
+        at_ids = self.sequences[place].at_rows()
+        if at_ids is not None and not (scores.at_ids is not None and np.array_equal(scores.at_ids, at_ids)):
+            raise EngineError(
+                "the engine returned no logprobs at the ids that were given, or at others. "
+                "Nothing was written for this part."
+            )
         if place not in self._is_done:
             self._made[place] = scores
             yield from self._complete(place)
@@ -234,11 +258,16 @@ class SegmentPlan:
             parts = [_taken(made, sequence.targets() == sequence.token_ids[1:][sequence.positions()])]
         trunk, n_shared = self._branches[place]
         if trunk != NO_TRUNK:
+            at_ids = self._at_ids[place]
+
+            def of_trunk(scores: SequenceScores, rows: Any, positions: Any) -> SequenceScores:  # Any: indices
+                return _taken(scores, rows).at(None if at_ids is None else at_ids[positions])
+
             if self._wants_first(place):
-                parts.insert(0, _taken(self._made[trunk], [self._row_in_trunk(place)]))
+                parts.insert(0, of_trunk(self._made[trunk], [self._row_in_trunk(place)], [n_shared - 1]))
+            positions = np.flatnonzero(self._wanted[place][: n_shared - 1])
             row_of = np.cumsum(self._wanted[trunk]) - 1
-            before = row_of[: n_shared - 1][self._wanted[place][: n_shared - 1]]
-            parts.insert(0, _taken(self._whole[trunk], before))
+            parts.insert(0, of_trunk(self._whole[trunk], row_of[positions], positions))
         return _joined(parts)
 
     def _row_in_trunk(self, place: int) -> int:
@@ -251,8 +280,9 @@ class SegmentPlan:
         return int(start + np.flatnonzero(targets[start:stop] == first)[0])
 
     def _own_rows(self, place: int, rows: SequenceScores) -> SequenceScores:
-        wanted = self._given[place].wanted
-        return rows if wanted is None else _taken(rows, wanted[self._wanted[place]])
+        given = self._given[place]
+        rows = rows if given.wanted is None else _taken(rows, given.wanted[self._wanted[place]])
+        return rows.at(given.at_rows())
 
 
 def _columns(scores: SequenceScores) -> dict[str, NDArray[Any]]:  # Any: integers or floats

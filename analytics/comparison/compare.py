@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,12 +20,15 @@ from tokscore.analytics.comparison.pairing import PairBatch, Pairing
 from tokscore.analytics.divergence.intervals import checked_alphas, measure_tokens
 from tokscore.analytics.divergence.measures import TokenMeasures, gaps
 from tokscore.analytics.divergence.topk import (
+    NOTHING_GIVEN,
     PADDING,
     ULPS,
     UNITS,
     Fault,
     FloatArray,
+    Given,
     TopK,
+    given_lists,
 )
 from tokscore.dataset.choices import Align, OnError
 from tokscore.dataset.errors import InputError
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SCORE_COLUMNS = ("logprob", "rank", "top_ids", "top_logprobs")
+SCORE_COLUMNS = ("logprob", "rank", "top_ids", "top_logprobs", "at_ids", "at_logprobs")
 BATCH_TOKENS = 32_768
 
 
@@ -113,6 +116,7 @@ class _Scores(NamedTuple):
     entries: NDArray[np.float32]
     starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
+    given: Given
 
     def lists(self, vocab_size: int) -> Lists:
         from tokscore.analytics.divergence.topk import Lists
@@ -125,15 +129,15 @@ class _Scores(NamedTuple):
             self.logprobs,
             ULPS * UNITS[np.dtype(np.float32)],
             vocab_size,
+            *self.given,
         )
 
     def topk(self) -> TopK:
-        is_there = np.arange(self.lengths.max(initial=0)) < self.lengths[:, None]
-        places = (self.starts[:, None] + np.arange(is_there.shape[1]))[is_there]
-        ids = np.full(is_there.shape, PADDING, np.int32)
-        logprobs = np.zeros(is_there.shape, np.float32)
-        ids[is_there], logprobs[is_there] = self.ids[places], self.entries[places]
-        return TopK(ids, logprobs, self.logprobs)
+        ids, logprobs = _matrices(self.ids, self.entries, self.starts, self.lengths)
+        if not len(self.given[2]):
+            return TopK(ids, logprobs, self.logprobs)
+        at_ids, at_logprobs = _matrices(*self.given)
+        return TopK(ids, logprobs, self.logprobs, None, at_ids, at_logprobs)
 
     def top(self) -> NDArray[np.int32]:
         if not len(self.ids):
@@ -309,6 +313,18 @@ class Comparison:
         return beyond | teacher.has_from(smaller) | student.has_from(smaller)
 
 
+def _matrices(
+    ids: NDArray[np.int32], values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Lists as rows of two matrices, padded."""
+    is_there = np.arange(lengths.max(initial=0)) < lengths[:, None]
+    places = (starts[:, None] + np.arange(is_there.shape[1]))[is_there]
+    matrix = np.full(is_there.shape, PADDING, np.int32)
+    logprobs = np.zeros(is_there.shape, np.float32)
+    matrix[is_there], logprobs[is_there] = ids[places], values[places]
+    return matrix, logprobs
+
+
 def scored_vocab_size(dataset: Dataset) -> int:
     """Width of the logits of the model that scored a dataset.
 
@@ -354,23 +370,27 @@ def _clear_upper(measures: TokenMeasures, is_zero: NDArray[np.bool_]) -> None:
 def _scores(
     table: pa.Table, rows: NDArray[np.int64], batch: PairBatch, starts: NDArray[np.int64], dataset: Dataset
 ) -> _Scores:
-    ids, entries = (table[name].combine_chunks() for name in ("top_ids", "top_logprobs"))
-    lengths, other = (pc.list_value_length(column).fill_null(0).to_numpy() for column in (ids, entries))
-    if not np.array_equal(lengths, other):
-        row = int(np.flatnonzero(lengths != other)[0])
-        conversation = int(np.searchsorted(starts, row, side="right")) - 1
-        name = conversation_name(*batch.places[conversation].key)
-        raise InputError(
-            f"{dataset.root}: {name}, position {row - starts[conversation]}: top_ids has {lengths[row]} "
-            f"entries and top_logprobs {other[row]}; expected one logprob per id. Score it again."
-        )
-    # `flatten` leaves out what nulls hide, so that lengths say where every list starts.
-    firsts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[:-1]
+    def lists(ids_name: str, entries_name: str) -> tuple[Any, Any, NDArray[np.int64], NDArray[np.int64]]:
+        ids, entries = (table[name].combine_chunks() for name in (ids_name, entries_name))
+        lengths, other = (pc.list_value_length(column).fill_null(0).to_numpy() for column in (ids, entries))
+        if not np.array_equal(lengths, other):
+            row = int(np.flatnonzero(lengths != other)[0])
+            conversation = int(np.searchsorted(starts, row, side="right")) - 1
+            name = conversation_name(*batch.places[conversation].key)
+            raise InputError(
+                f"{dataset.root}: {name}, position {row - starts[conversation]}: {ids_name} has "
+                f"{lengths[row]} entries and {entries_name} {other[row]}; expected one logprob per id. "
+                "Score it again."
+            )
+        # `flatten` leaves out what nulls hide, so that lengths say where every list starts.
+        firsts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[:-1]
+        found = (column.flatten().to_numpy() for column in (ids, entries))
+        return (*found, firsts[rows], lengths[rows].astype(np.int64))
+
+    has_given = table["at_ids"].null_count < len(table)
     return _Scores(
         np.ascontiguousarray(table["logprob"].to_numpy()[rows], np.float64),
         table["rank"].to_numpy()[rows].astype(np.float64),
-        ids.flatten().to_numpy(),
-        entries.flatten().to_numpy(),
-        firsts[rows],
-        lengths[rows].astype(np.int64),
+        *lists("top_ids", "top_logprobs"),
+        given_lists(*lists("at_ids", "at_logprobs")) if has_given else NOTHING_GIVEN,
     )

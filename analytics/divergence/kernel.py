@@ -58,18 +58,20 @@ LIMITED = (
     "entropy_student",
 )
 MASSES = ("unresolved_teacher", "unresolved_student")
+AS_ONE = ("kl_tail_as_one_teacher_student", "kl_tail_as_one_student_teacher")
 LIMITED_BY_ALPHA = ("gjs", "skew_kl")
 # Their columns, as compiled code needs them.
 KL_TEACHER_STUDENT, KL_STUDENT_TEACHER, TOTAL_VARIATION, ENTROPY_TEACHER, ENTROPY_STUDENT = range(0, 10, 2)
 UNRESOLVED_TEACHER, UNRESOLVED_STUDENT = 10, 11
-FIRST_ALPHA = 12
+AS_ONE_TEACHER_STUDENT, AS_ONE_STUDENT_TEACHER = 12, 13
+FIRST_ALPHA = 14
 COLUMNS_PER_ALPHA = 4
 
 
 def result_columns(alphas: Sequence[float]) -> list[str]:
     """Names of the columns that `limits_of_tokens` fills."""
     limited = [f"{name}_{alpha:g}" for alpha in alphas for name in LIMITED_BY_ALPHA]
-    return [*_ends(LIMITED), *MASSES, *_ends(limited)]
+    return [*_ends(LIMITED), *MASSES, *AS_ONE, *_ends(limited)]
 
 
 def _ends(names: Sequence[str]) -> list[str]:
@@ -80,12 +82,13 @@ class Side(NamedTuple):
     """The known probabilities of one model at one token.
 
     Attributes:
-        n_alone: Ids in this side's list only.
-        n_known: Ids in this side's list.
-        residual: Upper limit of the mass outside the list, above 0.
+        n_alone: Ids known on this side only.
+        n_known: Ids of this side's vocabulary that are known on it.
+        residual: Upper limit of the mass of the others, above 0.
         least_residual: Lower limit of that mass.
         log_cap: Upper limit of the logprob of any id outside the list.
         unresolved: Mass of the ids that are not known on both sides.
+        doubt: What rounding may add to that mass or take from it.
         vocab_size: Number of ids of the model, -1 where it is not known.
     """
 
@@ -95,6 +98,7 @@ class Side(NamedTuple):
     least_residual: float
     log_cap: float
     unresolved: float
+    doubt: float
     vocab_size: int
 
 
@@ -269,6 +273,28 @@ def _kl_upper(
 
 
 @compiled
+def _kl_as_one(work: FloatArray, n_both: int, first: Side, second: Side, sign: float) -> float:
+    """KL(first || second) with all ids that are not known on both sides as one.
+
+    That is at most the KL of the ids one by one (data-processing inequality). Its mass is known up
+    to rounding, which is taken to its disadvantage.
+    """
+    mass_row = P if sign > 0 else Q
+    total = 0.0
+    for i in range(n_both):
+        mass = work[mass_row, i]
+        if mass > 0.0:
+            total += mass * sign * (work[LOG_P, i] - work[LOG_Q, i])
+    other = second.unresolved + second.doubt
+    # p log(p / q) falls up to p = q / e and grows from there.
+    least, most = max(first.unresolved - first.doubt, 0.0), first.unresolved + first.doubt
+    mass = min(max(other / math.e, least), most)
+    if mass > 0.0:
+        total += mass * math.log(mass / other)
+    return max(total, 0.0)
+
+
+@compiled
 def _mixture_limits(
     work: FloatArray, out: FloatArray, alpha: float, n_both: int, n_teacher: int, n_student: int,
     of_p: float, of_q: float, rounding: float,
@@ -404,6 +430,10 @@ def _token_limits(
             out[KL_TEACHER_STUDENT : KL_TEACHER_STUDENT + 2] = np.inf
         if _is_ruled_out(work, n_both, student, teacher, -1.0):
             out[KL_STUDENT_TEACHER : KL_STUDENT_TEACHER + 2] = np.inf
+    as_one = np.inf if np.isinf(out[KL_TEACHER_STUDENT]) else _kl_as_one(work, n_both, teacher, student, 1.0)
+    out[AS_ONE_TEACHER_STUDENT] = as_one
+    as_one = np.inf if np.isinf(out[KL_STUDENT_TEACHER]) else _kl_as_one(work, n_both, student, teacher, -1.0)
+    out[AS_ONE_STUDENT_TEACHER] = as_one
     limits = _total_variation(work, n_both, teacher, student, rounding)
     out[TOTAL_VARIATION], out[TOTAL_VARIATION + 1] = limits
     limits = _entropy(work, (LOG_P, P, DOUBT_P, T_LOG, T_MASS, T_DOUBT), n_both, teacher, rounding)
@@ -431,10 +461,13 @@ def _find(keys: NDArray[np.int32], stamps: NDArray[np.int64], stamp: int, token_
 
 @compiled
 def _side(
-    work: FloatArray, unit: float, vocab_size: int, n_both: int, n_alone: int, cap: float, both_row: int,
-    alone_row: int,
+    work: FloatArray, unit: float, vocab_size: int, n_both: int, n_alone: int, n_beyond: int, cap: float,
+    both_row: int, alone_row: int,
 ) -> tuple[Side, float]:  # fmt: skip
-    """Probabilities and doubts of one side from its logprobs, and the sum of the probabilities."""
+    """Probabilities and doubts of one side from its logprobs, and the sum of the probabilities.
+
+    Ids beyond its vocabulary, which only the other model has, are known to have none.
+    """
     total = both = 0.0
     for i in range(n_both):
         mass = math.exp(work[both_row, i])
@@ -445,7 +478,7 @@ def _side(
         work[alone_row + 1, i] = mass
         total += mass
     total += both
-    n_known = n_both + n_alone
+    n_known = n_both + n_alone - n_beyond
     # Nothing else has any probability: all ids are listed, or the least likely of them has none.
     is_whole = n_known == vocab_size or cap <= LOG_ZERO
     # A sum above 1, and one below where nothing else is, shows by how much, at least, this row is off.
@@ -460,10 +493,8 @@ def _side(
     rest = 0.0 if is_whole else max(1.0 - total, 0.0)
     log_cap = cap + _doubt(cap, unit, excess)
     unresolved = min(max(1.0 - both, 0.0), 1.0)
-    return (
-        Side(n_alone, n_known, rest + left, max(rest - left, 0.0), log_cap, unresolved, vocab_size),
-        total,
-    )
+    least = max(rest - left, 0.0)
+    return Side(n_alone, n_known, rest + left, least, log_cap, unresolved, left, vocab_size), total
 
 
 @compiled
@@ -482,7 +513,7 @@ def _note(fault: FloatArray, kind: float, side: int, token_id: int, value: float
 def _check_ranges(values: FloatArray, ranges: FloatArray, fault: FloatArray) -> None:
     """Note a value that cannot be, a NaN, or limits in the wrong order."""
     for i in range(len(values)):
-        value, is_limit = values[i], not UNRESOLVED_TEACHER <= i <= UNRESOLVED_STUDENT
+        value, is_limit = values[i], not UNRESOLVED_TEACHER <= i < FIRST_ALPHA
         is_ordered = not is_limit or i % 2 == 0 or values[i - 1] <= value + _ORDER_TOLERANCE
         if not (ranges[0, i] <= value <= ranges[1, i] and is_ordered):
             _note(fault, FAULT_RANGE, 0, i, value)
@@ -513,19 +544,24 @@ def limits_of_tokens(
     n_tokens = len(teacher.starts)
     width = 2
     for token in range(n_tokens):
-        width = max(width, teacher.lengths[token] + student.lengths[token] + 2)
+        n_known = teacher.lengths[token] + student.lengths[token]
+        if len(teacher.given_lengths):
+            n_known += teacher.given_lengths[token]
+        if len(student.given_lengths):
+            n_known += student.given_lengths[token]
+        width = max(width, n_known + 2)
     work = np.empty((N_WORK_ROWS, width))
     size = 16
     while size < 2 * width:
         size *= 2
     keys, stamps, owners = np.empty(size, np.int32), np.zeros(size, np.int64), np.empty(size, np.int64)
-    # The token that is there comes after the last id of a list.
+    # The ids that are given come after those of a list, then the token that is there.
     n_extra_teacher, n_extra_student = min(len(teacher.realised), 1), min(len(student.realised), 1)
     logs, alone_ids = np.empty(width), np.empty(width, np.int32)
     for token in range(n_tokens):
         faults[token, 0] = 0.0
         t_cap = s_cap = 0.0
-        n_teacher = n_student = n_both = 0
+        n_teacher = n_student = n_both = beyond_teacher = beyond_student = 0
         has_zero = False
         for side in range(2):
             # Picked here once: picking a whole side, or in every round, would cost more than the rest.
@@ -533,11 +569,22 @@ def limits_of_tokens(
             logprobs = teacher.logprobs if side == 0 else student.logprobs
             start = teacher.starts[token] if side == 0 else student.starts[token]
             n_listed = teacher.lengths[token] if side == 0 else student.lengths[token]
-            n_all = n_listed + (n_extra_teacher if side == 0 else n_extra_student)
+            given_ids = teacher.given_ids if side == 0 else student.given_ids
+            given_logprobs = teacher.given_logprobs if side == 0 else student.given_logprobs
+            given_start = n_given = n_beyond = 0
+            if side == 0 and len(teacher.given_lengths):
+                given_start, n_given = teacher.given_starts[token], teacher.given_lengths[token]
+            elif side == 1 and len(student.given_lengths):
+                given_start, n_given = student.given_starts[token], student.given_lengths[token]
+            vocab_size = teacher.vocab_size if side == 0 else student.vocab_size
+            n_all = n_listed + n_given + (n_extra_teacher if side == 0 else n_extra_student)
             cap = np.inf
             for i in range(n_all):
                 if i < n_listed:
                     token_id, logprob = ids[start + i], logprobs[start + i]
+                elif i < n_listed + n_given:
+                    place = given_start + i - n_listed
+                    token_id, logprob = given_ids[place], given_logprobs[place]
                 else:
                     token_id = token_ids[token]
                     logprob = teacher.realised[token] if side == 0 else student.realised[token]
@@ -557,6 +604,8 @@ def limits_of_tokens(
                         _note(faults[token], FAULT_TWICE, side, token_id, logprob)
                 elif not is_new and (side == 0 or owners[place] < 0):
                     continue
+                if 0 <= vocab_size <= token_id:
+                    n_beyond += 1
                 if is_new:
                     stamps[place], keys[place] = token + 1, token_id
                 if side == 0:
@@ -573,9 +622,9 @@ def limits_of_tokens(
             if cap == np.inf:  # a list without entries caps nothing
                 cap = 0.0
             if side == 0:
-                t_cap = cap
+                t_cap, beyond_teacher = cap, n_beyond
             else:
-                s_cap = cap
+                s_cap, beyond_student = cap, n_beyond
         if faults[token, 0]:
             continue
         n_alone = 0
@@ -584,10 +633,10 @@ def limits_of_tokens(
                 work[T_LOG, n_alone] = logs[i]
                 n_alone += 1
         of_teacher, p_sum = _side(
-            work, teacher.unit, teacher.vocab_size, n_both, n_alone, t_cap, LOG_P, T_LOG
+            work, teacher.unit, teacher.vocab_size, n_both, n_alone, beyond_teacher, t_cap, LOG_P, T_LOG
         )
         of_student, q_sum = _side(
-            work, student.unit, student.vocab_size, n_both, n_student, s_cap, LOG_Q, S_LOG
+            work, student.unit, student.vocab_size, n_both, n_student, beyond_student, s_cap, LOG_Q, S_LOG
         )
         is_p_whole = of_teacher.n_known == teacher.vocab_size or t_cap <= LOG_ZERO
         is_q_whole = of_student.n_known == student.vocab_size or s_cap <= LOG_ZERO

@@ -54,17 +54,29 @@ class TopK(NamedTuple):
         realised: Logprob of the token that is there, shape [tokens], or None. Needs `token_ids`.
         vocab_size: Number of ids the model gives a probability to. It certifies that nothing is
             left out, where the lists hold all of them.
+        at_ids: Further ids whose logprobs are known, such as those of the other model's list, shape
+            [tokens, n], -1 where there are fewer; None where there are none.
+        at_logprobs: Theirs, same shape; -inf for an id that the model lacks.
     """
 
     ids: IntArray
     logprobs: LogprobArray
     realised: LogprobArray | None = None
     vocab_size: int | None = None
+    at_ids: IntArray | None = None
+    at_logprobs: LogprobArray | None = None
 
     def rows(self, start: int, stop: int) -> TopK:
         """The tokens [start, stop)."""
-        realised = None if self.realised is None else self.realised[start:stop]
-        return TopK(self.ids[start:stop], self.logprobs[start:stop], realised, self.vocab_size)
+        rows = slice(start, stop)
+        return TopK(
+            self.ids[rows],
+            self.logprobs[rows],
+            None if self.realised is None else self.realised[rows],
+            self.vocab_size,
+            None if self.at_ids is None else self.at_ids[rows],
+            None if self.at_logprobs is None else self.at_logprobs[rows],
+        )
 
 
 def lists_of(topk: TopK, side: str, token_ids: NDArray[np.int32] | None) -> Lists:
@@ -93,6 +105,23 @@ def lists_of(topk: TopK, side: str, token_ids: NDArray[np.int32] | None) -> List
         unit = max(unit, _unit(topk.realised, side))
         realised = np.ascontiguousarray(topk.realised, np.float64)
     n_tokens, width = ids.shape
+    given = NOTHING_GIVEN
+    if topk.at_ids is not None and topk.at_logprobs is not None:
+        at_ids = checked_ids(topk.at_ids, f"{side} given")
+        if at_ids.ndim != 2 or at_ids.shape != topk.at_logprobs.shape or len(at_ids) != n_tokens:
+            raise InputError(
+                f"{side} given ids have shape {at_ids.shape}, logprobs {topk.at_logprobs.shape}; expected "
+                f"[{n_tokens}, n] twice."
+            )
+        unit = max(unit, _unit(topk.at_logprobs, side))
+        given = given_lists(
+            at_ids.ravel(),
+            np.asarray(topk.at_logprobs, np.float64).ravel(),
+            np.arange(n_tokens, dtype=np.int64) * at_ids.shape[1],
+            np.full(n_tokens, at_ids.shape[1], np.int64),
+        )
+    elif topk.at_ids is not None or topk.at_logprobs is not None:
+        raise InputError(f"{side} has only one of `at_ids` and `at_logprobs`; expected both or none.")
     return Lists(
         ids.ravel(),
         np.ascontiguousarray(topk.logprobs, np.float64).ravel(),
@@ -101,6 +130,7 @@ def lists_of(topk: TopK, side: str, token_ids: NDArray[np.int32] | None) -> List
         realised,
         ULPS * unit,
         -1 if topk.vocab_size is None else int(topk.vocab_size),
+        *given,
     )
 
 
@@ -174,6 +204,10 @@ class Lists(NamedTuple):
         realised: Logprob of the token that is there, float64 of shape [tokens], or [0] where it is not given.
         unit: Rounding of a stored logprob x is within unit * max(1, |x|).
         vocab_size: Number of ids of the model, -1 where it is not known.
+        given_ids: Further ids whose logprobs are known, int32; they may be in the list as well.
+        given_logprobs: Theirs, float64.
+        given_starts: First of them of each token, int64 of shape [tokens], or [0] where none are given.
+        given_lengths: How many each token has, int64.
     """
 
     ids: NDArray[np.int32]
@@ -183,9 +217,37 @@ class Lists(NamedTuple):
     realised: FloatArray
     unit: float
     vocab_size: int
+    given_ids: NDArray[np.int32]
+    given_logprobs: FloatArray
+    given_starts: NDArray[np.int64]
+    given_lengths: NDArray[np.int64]
 
     def rows(self, rows: slice) -> Lists:
         """The lists of some of the tokens."""
         return self._replace(
-            starts=self.starts[rows], lengths=self.lengths[rows], realised=self.realised[rows]
+            starts=self.starts[rows],
+            lengths=self.lengths[rows],
+            realised=self.realised[rows],
+            given_starts=self.given_starts[rows],
+            given_lengths=self.given_lengths[rows],
         )
+
+
+# The last fields of `Lists`.
+Given = tuple[NDArray[np.int32], FloatArray, NDArray[np.int64], NDArray[np.int64]]
+
+
+def given_lists(
+    ids: NDArray[np.int32], logprobs: FloatArray, starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> Given:
+    """Given ids as `Lists` has them: copies, so that compiled code sees arrays of one kind alone."""
+    return (
+        np.array(ids, np.int32, order="C"),
+        np.array(logprobs, np.float64, order="C"),
+        np.array(starts, np.int64, order="C"),
+        np.array(lengths, np.int64, order="C"),
+    )
+
+
+_NOWHERE = np.empty(0, np.int64)
+NOTHING_GIVEN = given_lists(np.empty(0, np.int32), np.empty(0), _NOWHERE, _NOWHERE)

@@ -43,6 +43,7 @@ GROUPS: dict[str, frozenset[str]] = {
             "sharing",
             "engine_arg",
             "max_length",
+            "at",
             "exact",
             "teacher_model",
             "student_model",

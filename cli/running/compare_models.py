@@ -171,11 +171,14 @@ def _score_both(
 
     tokens = _rendered(student, on, options)
     check_tokens(tokens)
-    scored = []
-    for model in (teacher, student):
-        spec = plan_engine(model, options.engine, trust_remote_code=options.rendering.trust_remote_code)
-        scored.append(_scored(tokens, model, spec))
-    return Sides(scored[0], scored[1], teacher, student)
+    trusts = options.rendering.trust_remote_code
+    specs = [plan_engine(model, options.engine, trust_remote_code=trusts) for model in (teacher, student)]
+    first = _scored(tokens, teacher, specs[0])
+    if specs[0].identity == specs[1].identity or not options.engine.top_k:
+        return Sides(first, _scored(tokens, student, specs[1]), teacher, student)
+    # Each at the ids that the other lists; that takes a second run of the teacher.
+    second = _scored(tokens, student, specs[1], at=first)
+    return Sides(_scored(tokens, teacher, specs[0], at=second), second, teacher, student)
 
 
 def _rendered(student: str, on: Sequence[str], options: OnOptions) -> Path:
@@ -195,23 +198,27 @@ def _rendered(student: str, on: Sequence[str], options: OnOptions) -> Path:
     return out
 
 
-def _scored(tokens: Path, model: str, spec: EngineSpec) -> Path:
-    """The score dataset of one model, from the cache where it is there."""
+def _scored(tokens: Path, model: str, spec: EngineSpec, *, at: Path | None = None) -> Path:
+    """The score dataset of one model, from the cache where it is there; `at` the ids that another lists."""
     from tokscore.rendering.source import DatasetSource
+    from tokscore.scoring.listed_ids import ListedIds
     from tokscore.scoring.run import score, score_manifest
     from tokscore.scoring.selection import default_selection
 
     # Opening it for a model refuses another vocabulary.
     source = DatasetSource(tokens, model=model, trust_remote_code=spec.model.trust_remote_code)
     selection = default_selection(source.settings)
-    out = _place("scores", score_manifest(source, spec, selection).plan_hash)
-    note(f"{spec.identity.name}: {spec.identity.engine}, {spec.identity.dtype}, in {out}")
+    listed = None if at is None else ListedIds(at)
+    out = _place("scores", score_manifest(source, spec, selection, listed=listed).plan_hash)
+    beside = "" if at is None else ", at the other's ids too"
+    note(f"{spec.identity.name}: {spec.identity.engine}, {spec.identity.dtype}{beside}, in {out}")
     with ProgressLine("scoring", None, "tokens") as line:
         score(
             source,
             out,
             spec,
             selection=selection,
+            listed=listed,
             progress=lambda done, total: line.update(done, done, total),
         )
     return out

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from tokscore.dataset.errors import foreign
+from tokscore.scoring.given.ids import values_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,6 +43,8 @@ class TokenSequence(NamedTuple):
             it computed for them. No row lies before position `n_shared`.
         n_shared: Tokens in common with the trunk.
         n_for_branches: Tokens at the beginning that later sequences share.
+        at_ids: int32 [n-1, width], ids whose logprobs are asked for in every row about position t, in any
+            order, each once a row; -1 where there are fewer. None where there are none.
     """
 
     key: int
@@ -51,6 +54,7 @@ class TokenSequence(NamedTuple):
     trunk: int | None = None
     n_shared: int = 0
     n_for_branches: int = 0
+    at_ids: NDArray[np.int32] | None = None
 
     @property
     def n_rows(self) -> int:
@@ -79,6 +83,12 @@ class TokenSequence(NamedTuple):
         targets: NDArray[np.int32] = np.concatenate([own, self.others.token_ids])[order]
         return targets
 
+    def at_rows(self) -> NDArray[np.int32] | None:
+        """The given ids of each row that its scores must have, int32 [n_rows, width]."""
+        if self.at_ids is None or (self.wanted is None and self.others is None):
+            return self.at_ids
+        return self.at_ids[self.positions()]
+
 
 @dataclass(frozen=True, slots=True)
 class SequenceScores:
@@ -93,6 +103,8 @@ class SequenceScores:
             only where it is one of them.
         top_logprobs: float32 [rows, k], their logprobs.
         entropy: float32 [rows], nats; None where the engine cannot tell.
+        at_ids: int32 [rows, width], the given ids as asked for, -1 to pad; None where none were given.
+        at_logprobs: float32 [rows, width], their logprobs: -inf for ids that the model lacks, and to pad.
     """
 
     logprobs: NDArray[np.float32]
@@ -100,9 +112,22 @@ class SequenceScores:
     top_ids: NDArray[np.int32]
     top_logprobs: NDArray[np.float32]
     entropy: NDArray[np.float32] | None
+    at_ids: NDArray[np.int32] | None = None
+    at_logprobs: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.logprobs)
+
+    def at(self, at_ids: NDArray[np.int32] | None) -> SequenceScores:
+        """The same rows at some of their given ids, int32 [rows, width], or at none."""
+        if at_ids is None:
+            return replace(self, at_ids=None, at_logprobs=None)
+        if not at_ids.shape[1]:
+            return replace(self, at_ids=at_ids, at_logprobs=np.empty(at_ids.shape, np.float32))
+        if self.at_ids is None or self.at_logprobs is None:
+            raise ValueError("they were made at no ids")
+        at_logprobs = values_at(at_ids, self.at_ids, self.at_logprobs)
+        return replace(self, at_ids=at_ids, at_logprobs=at_logprobs)
 
 
 class Engine(Protocol):

@@ -125,6 +125,35 @@ def _differ(one: Floats, other: Floats, tolerance: Floats) -> Bools:
     return is_apart
 
 
+def _find_given_fault(scores: SequenceScores, at_ids: Ints, at_logprobs: Floats) -> Fault | None:
+    """A row whose given ids cannot have these logprobs beside its list."""
+    if not scores.top_ids.shape[1] or not at_ids.size:
+        return None
+    for start in range(0, len(scores), BLOCK_ROWS):
+        rows = slice(start, start + BLOCK_ROWS)
+        ids, logprobs = at_ids[rows], at_logprobs[rows]
+        top_ids, top_logprobs = scores.top_ids[rows], scores.top_logprobs[rows]
+        is_there = ids >= 0
+        tolerance = SAME_LOGPROB - SAME_LOGPROB_RELATIVE * np.maximum(top_logprobs[:, -1:], LOWEST)
+        is_listed = np.zeros(ids.shape, np.bool_)
+        is_apart = np.zeros(ids.shape, np.bool_)
+        for place in range(top_ids.shape[1]):
+            is_same = (ids == top_ids[:, place : place + 1]) & is_there
+            listed = np.broadcast_to(top_logprobs[:, place : place + 1], ids.shape)[is_same]
+            is_listed |= is_same
+            is_apart[is_same] = _differ(
+                logprobs[is_same], listed, SAME_LOGPROB - SAME_LOGPROB_RELATIVE * np.maximum(listed, LOWEST)
+            )
+        too_likely = is_there & ~is_listed & (logprobs > top_logprobs[:, -1:] + tolerance)
+        for reason, is_wrong in (
+            ("a given id has another logprob than in its list", is_apart),
+            ("its list lacks a given id that is likelier than an id there", too_likely),
+        ):
+            if is_wrong.any():
+                return Fault(start + int(is_wrong.nonzero()[0][0]), reason)
+    return None
+
+
 # A logprob may exceed 0 by this much: the rounding of a float32 log-softmax.
 POSITIVE_LOGPROB_TOLERANCE = 1e-5
 
@@ -135,6 +164,7 @@ def check_scores(
     top_k: int,
     conversation_id: str,
     token_ids: NDArray[np.int32] | None = None,
+    at_ids: NDArray[np.int32] | None = None,
 ) -> None:
     """Check what an engine returned for one conversation. Nothing is padded, cut or clamped.
 
@@ -145,9 +175,11 @@ def check_scores(
         conversation_id: For the message.
         token_ids: The tokens that were to be scored, int32 [n_rows]; without them it is not checked that
             they are among the most likely ids where their rank says so.
+        at_ids: The ids that were given for each row, int32 [n_rows, width], -1 to pad.
 
     Raises:
-        EngineError: Rows or alternatives are missing or too many; the engine cannot be trusted.
+        EngineError: Rows, alternatives or logprobs of given ids are missing or too many; the engine cannot be
+            trusted.
         ConversationError: NaN, a logprob above zero, or numbers that no distribution has together. -inf is
             a valid logprob.
     """
@@ -159,13 +191,24 @@ def check_scores(
     }
     if scores.entropy is not None:
         shapes["entropy"] = (scores.entropy.shape, (n_rows,))
+    if at_ids is not None:
+        for name, column in (("at_ids", scores.at_ids), ("at_logprobs", scores.at_logprobs)):
+            shapes[name] = (() if column is None else column.shape, at_ids.shape)
     for name, (found, expected) in shapes.items():
         if found != expected:
             raise EngineError(
                 f"conversation {conversation_id}: the engine returned {name} of shape {found} "
                 f"for {n_rows} tokens to score; expected {expected}. Nothing was written for this part."
             )
-    for name, values in (("logprobs", scores.logprobs), ("top_logprobs", scores.top_logprobs)):
+    if at_ids is not None and not np.array_equal(scores.at_ids, at_ids):  # type: ignore[arg-type]
+        raise EngineError(
+            f"conversation {conversation_id}: the engine returned logprobs at other ids than were given. "
+            "Nothing was written for this part."
+        )
+    checked = [("logprobs", scores.logprobs), ("top_logprobs", scores.top_logprobs)]
+    if at_ids is not None and scores.at_logprobs is not None:
+        checked.append(("at_logprobs", scores.at_logprobs))
+    for name, values in checked:
         n_nan = int(np.isnan(values).sum())
         if n_nan:
             raise ConversationError(
@@ -180,6 +223,8 @@ def check_scores(
     if scores.entropy is not None and bool(np.isnan(scores.entropy).any()):
         raise ConversationError(f"conversation {conversation_id} has NaN in its entropy.")
     fault = find_fault(scores, token_ids)
+    if fault is None and at_ids is not None and scores.at_ids is not None and scores.at_logprobs is not None:
+        fault = _find_given_fault(scores, scores.at_ids, scores.at_logprobs)
     if fault is not None:
         raise ConversationError(
             f"conversation {conversation_id}, row {fault.row} of {n_rows}: {fault.reason}.",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,8 +17,11 @@ from tokscore.scoring.engines.contract import SequenceScores, TokenSequence, las
 from tokscore.scoring.engines.key_values import branched, cache_argument, new_cache, reason_against
 from tokscore.scoring.engines.loading import Model, engine_errors, first_run, load_model
 from tokscore.scoring.engines.trees import TreeBatch, Trees, difference_of, make_tree, probe_length
+from tokscore.scoring.given.ids import stacked
+from tokscore.scoring.given.logits import given_logits
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from transformers import Cache as KeyValues
 
     from tokscore.dataset.manifest import ModelIdentity, Setting
@@ -31,6 +34,8 @@ LOGITS_BYTES = {"cpu": 32 * 2**20, "cuda": 512 * 2**20}
 # So does a block of their float64 softmax: on the CPU in the cache, and below where malloc asks the system.
 SOFTMAX_BYTES = {"cpu": 4 * 2**20, "cuda": 512 * 2**20}
 _PROBE_LENGTH = 16
+# Columns of scores without given ids.
+N_COLUMNS = 5
 
 
 class TransformersEngine:
@@ -225,17 +230,30 @@ class TransformersEngine:
         )
         targets = [sequence.targets().astype(np.int64) for sequence in batch]
         realised = torch.from_numpy(np.concatenate(targets)).to(self._device)
+        given = [sequence.at_rows() for sequence in batch]
+        at_ids = stacked(given, [sequence.n_rows for sequence in batch])
         blocks = _blocks(states, positions, self.chunk_rows, to_logits)
+        rows = range(0, len(realised), self.chunk_rows)
         parts = [
-            score_logits(logits, token_ids, self._top_k, self._temperature)
-            for logits, token_ids in zip(blocks, torch.split(realised, self.chunk_rows), strict=True)
+            score_logits(
+                logits,
+                realised[start : start + self.chunk_rows],
+                self._top_k,
+                self._temperature,
+                None if at_ids is None else at_ids[start : start + self.chunk_rows],
+            )
+            for logits, start in zip(blocks, rows, strict=True)
         ]
         ends = np.cumsum([len(column) for column in targets])[:-1]
-        columns = [
-            np.split(np.concatenate([getattr(part, field.name) for part in parts]), ends)
+        columns = {
+            field.name: np.split(np.concatenate([getattr(part, field.name) for part in parts]), ends)
             for field in dataclasses.fields(SequenceScores)
+            if getattr(parts[0], field.name) is not None
+        }
+        return [
+            SequenceScores(**{name: column[row] for name, column in columns.items()}).at(given[row])
+            for row in range(len(batch))
         ]
-        return [SequenceScores(*rows) for rows in zip(*columns, strict=True)]
 
     def close(self) -> None:
         """Free the model."""
@@ -261,7 +279,11 @@ def _positions(sequence: TokenSequence) -> torch.Tensor:
 
 
 def score_logits(
-    logits: torch.Tensor, token_ids: torch.Tensor, top_k: int, temperature: float = 1.0
+    logits: torch.Tensor,
+    token_ids: torch.Tensor,
+    top_k: int,
+    temperature: float = 1.0,
+    at_ids: NDArray[np.int32] | None = None,
 ) -> SequenceScores:
     """Scores of tokens under the softmax of `logits / temperature`.
 
@@ -272,23 +294,42 @@ def score_logits(
         token_ids: The realised tokens, int64 [rows].
         top_k: Alternatives to return, 0 to vocab.
         temperature: Above 0.
+        at_ids: Further ids whose logprobs are wanted, int32 [rows, width], -1 to pad.
 
     Returns:
         One row per row of `logits`.
     """
     rows = max(1, SOFTMAX_BYTES[logits.device.type] // (8 * logits.shape[1]))
+    given = None if at_ids is None else torch.from_numpy(at_ids.astype(np.int64)).to(logits.device)
     blocks = [
-        _score_block(block.float(), ids[:, None], top_k, temperature)
-        for block, ids in zip(torch.split(logits, rows), torch.split(token_ids, rows), strict=True)
+        _score_block(
+            block.float(),
+            ids[:, None],
+            top_k,
+            temperature,
+            None if given is None else given[start * rows : (start + 1) * rows],
+        )
+        for start, (block, ids) in enumerate(
+            zip(torch.split(logits, rows), torch.split(token_ids, rows), strict=True)
+        )
     ]
     columns = [torch.cat(column).cpu().numpy() for column in zip(*blocks, strict=True)]
-    return SequenceScores(*columns)
+    scores = SequenceScores(*columns[:N_COLUMNS])
+    return scores if at_ids is None else dataclasses.replace(scores, at_ids=at_ids, at_logprobs=columns[-1])
 
 
 def _score_block(
-    logits: torch.Tensor, token_ids: torch.Tensor, top_k: int, temperature: float
+    logits: torch.Tensor,
+    token_ids: torch.Tensor,
+    top_k: int,
+    temperature: float,
+    at_ids: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """Logprobs, ranks, top ids, top logprobs and entropy for float32 [rows, vocab] and int64 [rows, 1]."""
+    """Logprobs, ranks, top ids, top logprobs and entropy for float32 [rows, vocab] and int64 [rows, 1].
+
+    With int64 `at_ids` [rows, width] their logprobs come last.
+    """
+    given = None if at_ids is None else given_logits(logits, at_ids)
     realised = logits.gather(1, token_ids)
     ranks = (logits >= realised).sum(1, dtype=torch.int32)
     top_logits, top_ids = logits.topk(top_k, dim=1)
@@ -300,10 +341,11 @@ def _score_block(
     # An id without mass adds nothing to the entropy, where 0 * -inf would be NaN.
     below_peak.clamp_(min=torch.finfo(torch.float64).min)
     entropy = log_total[:, 0] - torch.linalg.vecdot(weights, below_peak) / total[:, 0]
-    return (
+    found = (
         ((realised - peak) / temperature - log_total)[:, 0].float(),
         ranks,
         top_ids.int(),
         ((top_logits - peak) / temperature - log_total).float(),
         entropy.float(),
     )
+    return found if given is None else (*found, ((given - peak) / temperature - log_total).float())

@@ -182,5 +182,7 @@ def _score_columns(scored: Scored, top_k: int) -> dict[str, pa.Array]:
         "entropy": pa.array((-np.exp(logprobs) * logprobs).sum(axis=1).astype(np.float32), mask=first),
         "top_ids": lists(top_ids.astype(np.int32), pa.int32()),
         "top_logprobs": lists(top_logprobs.astype(np.float32), pa.float32()),
+        "at_ids": pa.nulls(n, pa.list_(pa.int32())),
+        "at_logprobs": pa.nulls(n, pa.list_(pa.float32())),
         "recorded_logprob": pa.nulls(n, pa.float32()),
     }

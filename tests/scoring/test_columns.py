@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -27,6 +29,8 @@ def test_the_first_token_is_null_and_the_rest_moves_down() -> None:
         "entropy": [None, 0.5, 0.5],
         "top_ids": [None, [0, 1], [2, 3]],
         "top_logprobs": [None, [0.0, -1.0], [-2.0, -3.0]],
+        "at_ids": [None, None, None],
+        "at_logprobs": [None, None, None],
     }
 
 
@@ -54,6 +58,8 @@ def test_conversations_follow_each_other(monkeypatch: pytest.MonkeyPatch, most: 
         "entropy": [None, None, None, 0.5, 0.5, *[None] * 6],
         "top_ids": [None, None, None, [0, 1], [2, 3], None, None, [0], None, [1], None],
         "top_logprobs": [None, None, None, [0.0, -1.0], [-2.0, -3.0], None, None, [0.0], None, [-1.0], None],
+        "at_ids": [None] * 11,
+        "at_logprobs": [None] * 11,
     }
     assert columns["top_ids"].num_chunks == (1 if most == MAX_VALUES else 3)
 
@@ -70,3 +76,14 @@ def test_minus_infinity_is_not_null() -> None:
     one = scores(1, 1, with_entropy=False)
     one.logprobs[0] = -np.inf
     assert score_columns([ScoredTokens(2, one)])["logprob"].to_pylist() == [None, -np.inf]
+
+
+def test_given_ids_are_lists_of_their_own_length() -> None:
+    at_ids = np.array([[5, -1], [-1, -1], [7, 3]], np.int32)
+    given = replace(scores(3, 1, with_entropy=True), at_ids=at_ids, at_logprobs=-at_ids.astype(np.float32))
+    wanted = np.array([True, False, True, True])
+    columns = score_columns(
+        [ScoredTokens(5, given, wanted), ScoredTokens(2, scores(1, 1, with_entropy=True))]
+    )
+    assert columns["at_ids"].to_pylist() == [None, [5], None, [], [7, 3], None, None]
+    assert columns["at_logprobs"].to_pylist() == [None, [-5.0], None, [], [-7.0, -3.0], None, None]

@@ -44,6 +44,8 @@ _RANKS = (
     Column("rank1_s", "rank 1 S"),
 )
 _SHOWN_TEXT = 60
+# Unresolved mass above this is worth another run.
+_MUCH = 0.1
 _UNITS = (
     "Divergences: mean per token in nats, [lower, upper]; 'unbounded' where the top-k lists set no upper "
     "limit."
@@ -86,6 +88,7 @@ def print_report(
         beside = [] if floor is None else [OFF_POLICY[0], *NOISE]
         print_rows([*by, *_first_columns(report), *beside], cells, form)
         _print_estimates(report, rows)
+        _note_known(report, has_exact=exact is not None)
         note_noise(floor)
         note(
             f"{_UNITS} T is the teacher, S the student. More measures, ratios, confidence limits and the "
@@ -100,8 +103,28 @@ def print_report(
     _print_confidence(report, rows)
     _print_estimates(report, rows)
     _print_contexts(report)
+    _note_known(report, has_exact=exact is not None)
     note(f"{_UNITS} Ratios are teacher / student of realised tokens.")
     note_noise(floor)
+
+
+def _note_known(report: DiffReport, *, has_exact: bool) -> None:
+    """Say how much mass is known on both sides, what a KL is with the rest as one id, and how to get it."""
+    total = report.total
+    if total.unresolved is None:
+        return
+    text = f"Resolved, known on both sides: {1 - total.unresolved:.4f} of the mass"
+    if total.unresolved > _MUCH:
+        text += " (tokscore logprobs --at scores each model at the ids that the other lists)"
+    note(f"{text}.")
+    interval, as_one = total.kl_teacher_student, total.kl_tail_as_one_teacher_student
+    if not interval.is_unbounded or has_exact or as_one is None:
+        return
+    note(
+        f"KL(T||S) with the rest as one id is {as_one:.4f} (kl_tail_as_one, a lower limit: data-processing "
+        "inequality). Lists set no upper one: --exact gives the value"
+        ", from both models (--teacher-model, --student-model)."
+    )
 
 
 def noise_cells(floor: NoiseFloor | None) -> dict[str, Cell]:

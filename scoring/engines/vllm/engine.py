@@ -26,7 +26,7 @@ from tokscore.scoring.engines.vllm.arguments import VllmSettings, check_config, 
 from tokscore.scoring.engines.vllm.path_check import LIMIT, LIMIT_16_BIT, PLAIN_TOP_K, PathCheck, PathError
 from tokscore.scoring.engines.vllm.reference import difference_from_transformers, uses_transformers
 from tokscore.scoring.engines.vllm.results import KEEP, from_flat, from_tensors, keep_tensors, lacks_rows
-from tokscore.scoring.engines.vllm.worker import MARK, WorkerSettings, mark_of
+from tokscore.scoring.engines.vllm.worker import GIVEN, MARK, WorkerSettings, mark_of, packed
 
 if TYPE_CHECKING:
     from tokscore.dataset.manifest import ModelIdentity, Setting
@@ -282,7 +282,7 @@ class VllmEngine:
             while True:
                 while n_queued < self._queued_tokens and (sequence := windows.take()) is not None:
                     if sequence.n_rows == 0 and not (self.shares and sequence.n_for_branches):
-                        yield sequence.key, _no_rows(top_k, with_entropy=path == FUSED)
+                        yield sequence.key, _no_rows(sequence, top_k, with_entropy=path == FUSED)
                         continue
                     with _quiet(), _engine_errors("failed"):
                         tree = self._tree_of(sequence, trees)
@@ -340,6 +340,9 @@ class VllmEngine:
         extra: dict[str, object] = {} if path == FLAT else {KEEP: True}
         if path == FUSED:
             extra[MARK] = mark_of(sequence)
+            at_ids = sequence.at_rows()
+            if at_ids is not None:
+                extra[GIVEN] = packed(at_ids)
             # What follows the last wanted token does not change its score.
             last = int(sequence.positions()[-1]) + 2 if sequence.n_rows else 1
             token_ids = token_ids[: max(last, sequence.n_for_branches)]
@@ -467,13 +470,16 @@ def _check_weights(spec: EngineSpec) -> str | None:
     return report.left_out(model.name)
 
 
-def _no_rows(top_k: int, *, with_entropy: bool) -> SequenceScores:
+def _no_rows(sequence: TokenSequence, top_k: int, *, with_entropy: bool) -> SequenceScores:
+    at_ids = sequence.at_rows()
     return SequenceScores(
         logprobs=np.empty(0, np.float32),
         ranks=np.empty(0, np.int32),
         top_ids=np.empty((0, top_k), np.int32),
         top_logprobs=np.empty((0, top_k), np.float32),
         entropy=np.empty(0, np.float32) if with_entropy else None,
+        at_ids=at_ids,
+        at_logprobs=None if at_ids is None else np.empty(at_ids.shape, np.float32),
     )
 
 

@@ -6,13 +6,20 @@ from importlib.util import find_spec
 
 import torch
 
+from tokscore.scoring.given.logits import given_logits
 from tokscore.scoring.engines.vllm.row_scores import BLOCK_IDS, RowScores, select_top
 
 # On a CPU, a block of float32 logits that stays in the cache.
 CACHE_BYTES = 4 * 2**20
 
 
-def score_rows(logits: torch.Tensor, token_ids: torch.Tensor, top_k: int, temperature: float) -> RowScores:
+def score_rows(
+    logits: torch.Tensor,
+    token_ids: torch.Tensor,
+    top_k: int,
+    temperature: float,
+    at_ids: torch.Tensor | None = None,
+) -> RowScores:
     """Scores of tokens under the softmax of `logits / temperature`, summed in float32.
 
     Args:
@@ -20,6 +27,7 @@ def score_rows(logits: torch.Tensor, token_ids: torch.Tensor, top_k: int, temper
         token_ids: The realised tokens, int64 [rows].
         top_k: Alternatives to return, 0 to vocab.
         temperature: Above 0.
+        at_ids: Further ids whose logprobs are wanted, int64 [rows, width], -1 to pad.
 
     Returns:
         One row per row of `logits`; NaN where a row holds NaN or +inf.
@@ -27,18 +35,32 @@ def score_rows(logits: torch.Tensor, token_ids: torch.Tensor, top_k: int, temper
     if logits.is_cuda and find_spec("triton") is not None:
         from tokscore.scoring.engines.vllm.fused_kernel import score_rows_on_gpu
 
-        return score_rows_on_gpu(logits, token_ids, top_k, temperature)
+        return score_rows_on_gpu(logits, token_ids, top_k, temperature, at_ids)
     rows = max(1, CACHE_BYTES // (4 * logits.shape[1])) if logits.device.type == "cpu" else len(logits)
     blocks = [
-        _score_block(block.float(), ids[:, None], top_k, temperature)
-        for block, ids in zip(torch.split(logits, rows), torch.split(token_ids, rows), strict=True)
+        _score_block(
+            logits[start : start + rows].float(),
+            token_ids[start : start + rows, None],
+            top_k,
+            temperature,
+            None if at_ids is None else at_ids[start : start + rows],
+        )
+        for start in range(0, max(len(logits), 1), max(rows, 1))
     ]
     if len(blocks) == 1:
         return blocks[0]
-    return RowScores(*(torch.cat(column) for column in zip(*blocks, strict=True)))
+    columns = [column for column in zip(*blocks, strict=True) if column[0] is not None]
+    return RowScores(*map(torch.cat, columns))
 
 
-def _score_block(logits: torch.Tensor, token_ids: torch.Tensor, top_k: int, temperature: float) -> RowScores:
+def _score_block(
+    logits: torch.Tensor,
+    token_ids: torch.Tensor,
+    top_k: int,
+    temperature: float,
+    at_ids: torch.Tensor | None,
+) -> RowScores:
+    given = None if at_ids is None else given_logits(logits, at_ids)
     realised = logits.gather(1, token_ids)
     ranks = (logits >= realised).sum(1, dtype=torch.int32)
     maxima = block_maxima(logits)
@@ -57,6 +79,7 @@ def _score_block(logits: torch.Tensor, token_ids: torch.Tensor, top_k: int, temp
         entropy=entropy,
         top_ids=top_ids,
         top_logprobs=(top_logits - peak) / temperature - log_total,
+        at_logprobs=None if given is None else (given - peak) / temperature - log_total,
     )
 
 

@@ -9,6 +9,8 @@ from tokscore.scoring.engines.vllm.fused import score_rows
 
 # Rounding in float32 at temperature 1, in nats; divided logits are rounded as much more as they are larger.
 TOLERANCE = 2e-4
+# Given ids of a row.
+N_GIVEN = 5
 
 
 def check_fused_pass(
@@ -33,10 +35,12 @@ def check_fused_pass(
     logits[3, vocab_size // 2] += 20
     logits = logits.to(dtype)
     token_ids = torch.stack([*(row.argsort()[3 * vocab_size // 4] for row in logits[:3]), logits[3].argmax()])
-    found = score_rows(logits.to(device), token_ids.to(device), top_k, temperature)
-    expected = score_logits(logits, token_ids, top_k, temperature)
+    at_ids = torch.randint(-1, vocab_size, (4, N_GIVEN), generator=generator)
+    at_ids[:, 0] = token_ids
+    found = score_rows(logits.to(device), token_ids.to(device), top_k, temperature, at_ids.to(device))
+    expected = score_logits(logits, token_ids, top_k, temperature, at_ids.int().numpy())
     tolerance = TOLERANCE * max(1.0, 1 / temperature)
-    for name in ("logprobs", "top_logprobs", "entropy"):
+    for name in ("logprobs", "top_logprobs", "entropy", "at_logprobs"):
         column, reference = getattr(found, name).cpu(), torch.from_numpy(getattr(expected, name))
         if not torch.allclose(column, reference, rtol=0, atol=tolerance):
             raise RuntimeError(f"the fused pass makes wrong {name} on {device.type}")

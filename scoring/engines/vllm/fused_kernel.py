@@ -6,6 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tokscore.scoring.given.logits import given_logits
 from tokscore.scoring.engines.vllm.row_scores import BLOCK_IDS, RowScores, select_top
 
 # Blocks of ids that one step of the kernel takes, and the warps that share them.
@@ -64,7 +65,11 @@ def _score_rows(  # type: ignore[no-untyped-def]  # Triton's pointers and values
 
 
 def score_rows_on_gpu(
-    logits: torch.Tensor, token_ids: torch.Tensor, top_k: int, temperature: float
+    logits: torch.Tensor,
+    token_ids: torch.Tensor,
+    top_k: int,
+    temperature: float,
+    at_ids: torch.Tensor | None = None,
 ) -> RowScores:
     """`fused.score_rows` for logits on a CUDA device whose rows are contiguous."""
     if logits.stride(1) != 1:
@@ -96,4 +101,9 @@ def score_rows_on_gpu(
     top_logits, top_ids = select_top(logits, maxima, top_k)
     # As in the kernel, so that equal logits have equal logprobs and none is above 0.
     scaled, peaks = top_logits * (1.0 / temperature), maxima.amax(1, keepdim=True) * (1.0 / temperature)
-    return RowScores(logprobs, ranks, entropies, top_ids, scaled - peaks - log_totals[:, None])
+    top_logprobs = scaled - peaks - log_totals[:, None]
+    if at_ids is None:
+        return RowScores(logprobs, ranks, entropies, top_ids, top_logprobs)
+    given = given_logits(logits, at_ids).float() * (1.0 / temperature)
+    at_logprobs = given - peaks - log_totals[:, None]
+    return RowScores(logprobs, ranks, entropies, top_ids, top_logprobs, at_logprobs)

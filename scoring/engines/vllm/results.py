@@ -67,14 +67,15 @@ def from_tensors(kept: Vllm, sequence: TokenSequence, top_k: int, *, is_fused: b
         EngineError: Rows or alternatives are missing or belong to other tokens.
     """
     if not is_fused:
-        _refuse_others(sequence)
+        _refuse_what_only_the_fused_path_can(sequence, "tensors")
     n_rows = sequence.n_rows if is_fused else len(sequence.token_ids) - 1
     if not isinstance(kept, KeptTensors):
         raise EngineError(f"sequence {sequence.key}: vLLM returned no logprobs; expected {n_rows} rows.")
     ids, logprobs, ranks = (column.numpy() for column in kept.tensors[:3])
-    width = top_k + 1
+    at_ids, width = sequence.at_rows(), top_k + 1
+    n_given = 0 if at_ids is None else at_ids.shape[1]
     shapes = (ids.shape, logprobs.shape, ranks.shape)
-    expected = ((n_rows, width + is_fused), (n_rows, width + is_fused), (n_rows,))
+    expected = ((n_rows, width + is_fused), (n_rows, width + is_fused + n_given), (n_rows,))
     if shapes != expected:
         raise EngineError(
             f"sequence {sequence.key}: vLLM returned arrays of shapes {shapes}; expected {expected}."
@@ -91,6 +92,8 @@ def from_tensors(kept: Vllm, sequence: TokenSequence, top_k: int, *, is_fused: b
         top_ids=np.ascontiguousarray(ids[:, 1:width], np.int32),
         top_logprobs=np.ascontiguousarray(logprobs[:, 1:width], np.float32),
         entropy=logprobs[:, width].astype(np.float32, copy=True) if is_fused else None,
+        at_ids=at_ids,
+        at_logprobs=None if at_ids is None else np.ascontiguousarray(logprobs[:, width + 1 :], np.float32),
     )
 
 
@@ -102,7 +105,7 @@ def from_flat(flat: Vllm, sequence: TokenSequence, top_k: int) -> SequenceScores
     Raises:
         EngineError: Positions or alternatives are missing or belong to other tokens.
     """
-    _refuse_others(sequence)
+    _refuse_what_only_the_fused_path_can(sequence, "flat")
     n_rows, width = len(sequence.token_ids) - 1, top_k + 1
     found = None if flat is None else len(flat.start_indices)
     if found != n_rows + 1:
@@ -136,7 +139,12 @@ def lacks_rows(kept: Vllm, sequence: TokenSequence) -> bool:
     return len(positions) < sequence.n_rows or bool((positions != sequence.positions()).any())
 
 
-def _refuse_others(sequence: TokenSequence) -> None:
+def _refuse_what_only_the_fused_path_can(sequence: TokenSequence, path: str) -> None:
+    if sequence.at_ids is not None:
+        raise EngineError(
+            f"vLLM's {path} path gives no logprobs at given ids (`at`). Use `engine_path='fused'` or "
+            "`engine='transformers'`."
+        )
     if sequence.others is not None:
         raise EngineError(
             f"sequence {sequence.key}: only the fused path scores other ids than a prompt's own."

@@ -23,6 +23,8 @@ class RowScores(NamedTuple):
         entropy: float32 [rows], in nats.
         top_ids: int32 [rows, k], in descending order of their logits.
         top_logprobs: float32 [rows, k].
+        at_logprobs: float32 [rows, width], of given ids, -inf for those that are none of the vocabulary; None
+            where none were given.
     """
 
     logprobs: torch.Tensor
@@ -30,6 +32,7 @@ class RowScores(NamedTuple):
     entropy: torch.Tensor
     top_ids: torch.Tensor
     top_logprobs: torch.Tensor
+    at_logprobs: torch.Tensor | None = None
 
 
 def select_top(logits: torch.Tensor, maxima: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -21,10 +21,13 @@ from tokscore.scoring.engines.contract import TokenSequence
 from tokscore.scoring.engines.vllm.attention_heads import check_heads
 from tokscore.scoring.engines.vllm.fused import score_rows
 from tokscore.scoring.engines.vllm.fused_check import check_fused_pass
+from tokscore.scoring.given.ids import stacked
 
 # Key of a request's `SamplingParams.extra_args`; its value is None where all rows are wanted, otherwise what
 # `mark_of` makes of a sequence.
 MARK = "tokscore"
+# Another key: the ids that are given for each wanted row, as `packed` makes it; absent where there are none.
+GIVEN = "tokscore_given"
 
 # Runs of wanted positions, positions of other ids, and these.
 Mark = Sequence[Sequence[int]]
@@ -130,7 +133,7 @@ class Rows(NamedTuple):
 
     Attributes:
         ids: int32 [rows, 1 + k + 1], the position last.
-        logprobs: float32 [rows, 1 + k + 1], the entropy last.
+        logprobs: float32 [rows, 1 + k + 1 + given], the entropy and the given ids last.
         ranks: int32 [rows].
     """
 
@@ -146,12 +149,14 @@ class _Request:
     Attributes:
         wanted: Positions of the rows, ascending; one may be there several times. None where all are wanted.
         others: For each of them an id to be scored, `OWN` for the token that follows; None where all are own.
+        given: For each of them further ids to be scored, int32 [rows, width]; None where there are none.
         n_done: Position up to which the rows are made.
         blocks: Rows, and their positions.
     """
 
     wanted: NDArray[np.int64] | None
     others: NDArray[np.int64] | None = None
+    given: NDArray[np.int32] | None = None
     n_done: int = 0
     blocks: list[tuple[NDArray[np.int64], Rows]] = field(default_factory=list)
 
@@ -168,6 +173,18 @@ class _Request:
             return np.full(len(self.positions(start, stop)), OWN, np.int64)
         first, last = np.searchsorted(self.wanted, (start, stop))
         return self.others[first:last]
+
+    def given_at(self, start: int, stop: int) -> NDArray[np.int32] | None:
+        """The given ids of the rows about the wanted positions in [start, stop)."""
+        if self.given is None:
+            return None
+        first, last = (start, stop) if self.wanted is None else np.searchsorted(self.wanted, (start, stop))
+        return self.given[first:last]
+
+    @property
+    def n_given(self) -> int:
+        """Width of the given ids."""
+        return 0 if self.given is None else self.given.shape[1]
 
     def go_back_to(self, start: int) -> None:
         """Forget the rows from a position on: the prompt is computed anew from there."""
@@ -204,9 +221,11 @@ class PromptScorer:
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._requests
 
-    def add(self, request_id: str, mark: Mark | None) -> None:
+    def add(self, request_id: str, mark: Mark | None, given: tuple[int, bytes] | None) -> None:
         """A new marked request, or one that starts over."""
-        self._requests[request_id] = _Request(None) if mark is None else _Request(*_wanted_of(mark))
+        wanted, others = (None, None) if mark is None else _wanted_of(mark)
+        at_ids = None if given is None else _unpacked(given)
+        self._requests[request_id] = _Request(wanted, others, at_ids)
 
     def remove(self, request_id: str) -> None:
         """Forget a request, if it is known."""
@@ -246,13 +265,21 @@ class PromptScorer:
             if any((ids != OWN).any() for ids in others):
                 ids = self.on_device(np.concatenate(others))
                 targets = torch.where(ids == OWN, targets, ids)
-            block = self._score(hidden_states, self.on_device(rows), targets, self.on_device(at))
+            given = stacked(
+                [self._requests[span.request_id].given_at(span.start, span.stop) for span, _ in pieces],
+                [len(positions) for _, positions in pieces],
+            )
+            at_ids = None if given is None else self.on_device(given.astype(np.int64))
+            block = self._score(hidden_states, self.on_device(rows), targets, self.on_device(at), at_ids)
             first = 0
             for span, positions in pieces if block is not None else ():
                 if len(positions):
                     part = slice(first, first + len(positions))
+                    request = self._requests[span.request_id]
                     made = Rows(*(column[part] for column in block))  # type: ignore[union-attr]
-                    self._requests[span.request_id].blocks.append((positions, made))
+                    # Other requests of the step may have more given ids.
+                    width = self._settings.top_k + 2 + request.n_given
+                    request.blocks.append((positions, made._replace(logprobs=made.logprobs[:, :width])))
                     first += len(positions)
         return {span.request_id: self._finish(span.request_id) for span in spans if span.is_last}
 
@@ -261,13 +288,14 @@ class PromptScorer:
         return torch.from_numpy(values).to(self.device, non_blocking=True)
 
     def _finish(self, request_id: str) -> Rows:
-        blocks = [rows for _, rows in self._requests.pop(request_id).blocks]
+        request = self._requests.pop(request_id)
+        blocks = [rows for _, rows in request.blocks]
         if not blocks:
             top_k = self._settings.top_k
             blocks = [
                 Rows(
                     torch.empty((0, top_k + 2), dtype=torch.int32),
-                    torch.empty((0, top_k + 2)),
+                    torch.empty((0, top_k + 2 + request.n_given)),
                     torch.empty(0, dtype=torch.int32),
                 )
             ]
@@ -276,13 +304,19 @@ class PromptScorer:
         )
 
     def _score(
-        self, hidden_states: torch.Tensor, rows: torch.Tensor, targets: torch.Tensor, positions: torch.Tensor
+        self,
+        hidden_states: torch.Tensor,
+        rows: torch.Tensor,
+        targets: torch.Tensor,
+        positions: torch.Tensor,
+        at_ids: torch.Tensor | None,
     ) -> Rows | None:
         """Scores of rows of the hidden states; None on workers that get no logits."""
         n, top_k = len(rows), self._settings.top_k
+        n_given = 0 if at_ids is None else at_ids.shape[1]
         made = Rows(
             torch.empty((n, top_k + 2), dtype=torch.int32, device=self.device),
-            torch.empty((n, top_k + 2), dtype=torch.float32, device=self.device),
+            torch.empty((n, top_k + 2 + n_given), dtype=torch.float32, device=self.device),
             torch.empty(n, dtype=torch.int32, device=self.device),
         )
         with self._float32_logits():
@@ -291,12 +325,20 @@ class PromptScorer:
                 logits = self._compute_logits(hidden_states[rows[part]])
                 if logits is None:
                     return None
-                scores = score_rows(logits, targets[part], top_k, self._settings.temperature)
+                scores = score_rows(
+                    logits,
+                    targets[part],
+                    top_k,
+                    self._settings.temperature,
+                    None if at_ids is None else at_ids[part],
+                )
                 made.ids[part, 0], made.ids[part, 1:-1] = targets[part], scores.top_ids
                 made.ids[part, -1] = positions[part]
                 made.logprobs[part, 0] = scores.logprobs
-                made.logprobs[part, 1:-1] = scores.top_logprobs
-                made.logprobs[part, -1] = scores.entropy
+                made.logprobs[part, 1 : top_k + 1] = scores.top_logprobs
+                made.logprobs[part, top_k + 1] = scores.entropy
+                if scores.at_logprobs is not None:
+                    made.logprobs[part, top_k + 2 :] = scores.at_logprobs
                 made.ranks[part] = scores.ranks
         return made
 
@@ -343,6 +385,16 @@ def runs_of(wanted: NDArray[np.bool_]) -> list[int]:
     """The true positions as half-open runs [start, stop, start, stop, ...]."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], wanted, [False]]).astype(np.int8)))
     return [int(edge) for edge in edges]
+
+
+def packed(given: NDArray[np.int32]) -> tuple[int, bytes]:
+    """Given ids [rows, width] as what a request can carry: the width, and the ids as little-endian bytes."""
+    return given.shape[1], given.astype("<i4").tobytes()
+
+
+def _unpacked(given: tuple[int, bytes]) -> NDArray[np.int32]:
+    width, ids = given
+    return np.frombuffer(ids, "<i4").reshape(-1, width) if width else np.empty((0, 0), np.int32)
 
 
 def _float32_heads(model: Vllm) -> list[Vllm]:
@@ -415,7 +467,8 @@ class _RunnerV1:
             if n_scheduled is None:
                 continue
             if name not in self._scorer:
-                self._scorer.add(name, marks[name])
+                parameters = runner.requests[name].sampling_params
+                self._scorer.add(name, marks[name], _given_in(parameters))
                 self._prompts[name] = np.asarray(runner.requests[name].prompt_token_ids, np.int64)
             start, n_prompt = int(runner.requests[name].num_computed_tokens), len(self._prompts[name])
             row = int(runner.query_start_loc.np[runner.input_batch.req_id_to_index[name]])
@@ -454,7 +507,7 @@ class _RunnerV2:
         mark = _mark_in(sampling_params)
         if mark is not _NO_MARK:
             self._stock.uses_prompt_logprobs[req_idx] = False
-            self._scorer.add(req_id, mark)
+            self._scorer.add(req_id, mark, _given_in(sampling_params))
 
     def remove_request(self, req_id: str) -> None:
         self._stock.remove_request(req_id)
@@ -503,6 +556,12 @@ def _mark_in(sampling_params: Vllm) -> Mark | None:
     extra = getattr(sampling_params, "extra_args", None) or {}
     mark: Mark | None = extra.get(MARK, _NO_MARK)
     return mark
+
+
+def _given_in(sampling_params: Vllm) -> tuple[int, bytes] | None:
+    extra = getattr(sampling_params, "extra_args", None) or {}
+    given: tuple[int, bytes] | None = extra.get(GIVEN)
+    return given
 
 
 def _tensors(ids: torch.Tensor, logprobs: torch.Tensor, ranks: torch.Tensor) -> Vllm:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.scoring.samples import MAX_LENGTH, EngineStarter, random_ids
+from tests.scoring.samples import MAX_LENGTH, VOCAB_SIZE, EngineStarter, random_ids
 from tokscore.dataset.errors import InputError
 from tokscore.scoring import SequenceScores, TokenSequence
 from tokscore.scoring.engines import transformers as transformers_engine
@@ -135,6 +135,35 @@ def test_wanted_rows_are_those_of_a_whole_run(name: str, start: EngineStarter, t
         rows = getattr(found[0], column)[wanted]
         np.testing.assert_allclose(getattr(found[1], column), rows, atol=ATOL)
     np.testing.assert_array_equal(found[1].top_ids, found[0].top_ids[wanted])
+
+
+def test_given_ids_get_their_logprobs(name: str, start: EngineStarter, tiny_llama: Path) -> None:
+    ids = random_ids(4, 60)
+    rng = np.random.default_rng(1)
+    given = np.array([rng.permutation(VOCAB_SIZE + 3)[:6] for _ in range(59)], np.int32)
+    given[3], given[:, 4] = -1, -1
+    wanted = rng.random(59) < 0.4
+    wanted[[3, 5]] = True
+    sequences = [
+        TokenSequence(0, ids, None, given),
+        TokenSequence(1, ids, wanted, given),
+        TokenSequence(2, ids),
+        TokenSequence(3, ids[:30], None, given[:29, :2]),
+    ]
+    found = dict(start(name, tiny_llama).score(sequences))
+    expected = np.pad(by_hand(tiny_llama, ids), ((0, 0), (0, 3)), constant_values=-np.inf)
+    expected = np.where(given < 0, -np.inf, np.take_along_axis(expected, np.maximum(given, 0), axis=1))
+    assert np.isinf(expected[given >= VOCAB_SIZE]).all()
+    assert found[2].at_ids is None
+    assert found[2].at_logprobs is None
+    for key, rows, width in ((0, slice(None), 6), (1, wanted, 6), (3, slice(29), 2)):
+        np.testing.assert_array_equal(found[key].at_ids, given[rows, :width])
+        np.testing.assert_allclose(found[key].at_logprobs, expected[rows, :width], atol=ATOL)
+        assert found[key].at_logprobs.dtype == np.float32
+        check_scores(
+            found[key], sequences[key].n_rows, 5, "x", sequences[key].targets(), sequences[key].at_rows()
+        )
+    np.testing.assert_allclose(found[0].logprobs, found[2].logprobs, atol=ATOL)
 
 
 @pytest.mark.parametrize("temperature", [0.7, 2.0])

@@ -12,7 +12,7 @@ from tokscore.dataset.errors import EngineError
 from tokscore.dataset.tokens import RenderedConversation
 from tokscore.rendering.inputs import open_source
 from tokscore.scoring import TokenSequence, load_engine
-from tokscore.scoring.engines.vllm.results import from_flat
+from tokscore.scoring.engines.vllm.results import from_flat, from_tensors
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 
@@ -32,6 +32,7 @@ def flat(n_rows: int = 2, top_k: int = 1) -> SimpleNamespace:
     )
 
 
+GIVEN = np.array([[1], [2]], np.int32)
 SEQUENCE = TokenSequence(0, np.array([4, 5, 6], np.int32))
 
 
@@ -64,6 +65,14 @@ def test_missing_alternatives_are_an_engine_error() -> None:
 def test_rows_of_other_tokens_are_an_engine_error() -> None:
     with pytest.raises(EngineError, match="other tokens"):
         from_flat(flat(), TokenSequence(0, np.array([4, 5, 7], np.int32)), 1)
+
+
+def test_given_ids_are_refused_by_paths_without_them() -> None:
+    sequence = SEQUENCE._replace(at_ids=GIVEN)
+    with pytest.raises(EngineError, match="flat path gives no logprobs at given ids"):
+        from_flat(flat(), sequence, 1)
+    with pytest.raises(EngineError, match="tensors path gives no logprobs at given ids"):
+        from_tensors(None, sequence, 1, is_fused=False)
 
 
 @pytest.mark.vllm

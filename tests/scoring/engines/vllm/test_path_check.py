@@ -30,9 +30,8 @@ def logits_and_tokens() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def fused(logits: torch.Tensor, tokens: torch.Tensor, top_k: int, temperature: float = 1.0) -> SequenceScores:
-    return SequenceScores(
-        **{n: v.numpy() for n, v in score_rows(logits, tokens, top_k, temperature)._asdict().items()}
-    )
+    found = score_rows(logits, tokens, top_k, temperature)._asdict()
+    return SequenceScores(**{name: column.numpy() for name, column in found.items() if column is not None})
 
 
 @pytest.mark.parametrize("top_k", [0, 5, VOCAB_SIZE])
