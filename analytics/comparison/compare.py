@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SCORE_COLUMNS = ("logprob", "rank", "top_ids", "top_logprobs", "at_ids", "at_logprobs")
+GIVEN_COLUMNS = ("at_ids", "at_logprobs")
+SCORE_COLUMNS = ("logprob", "rank", "top_ids", "top_logprobs", *GIVEN_COLUMNS)
 BATCH_TOKENS = 32_768
 
 

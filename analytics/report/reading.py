@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokscore.analytics.comparison.compare import BATCH_TOKENS, ComparedBatch, Comparison
+from tokscore.analytics.comparison.compare import BATCH_TOKENS, GIVEN_COLUMNS, ComparedBatch, Comparison
 from tokscore.analytics.comparison.pairing import PairBatch
 from tokscore.analytics.comparison.sums import summed_columns
 from tokscore.analytics.divergence.measures import Bounds
@@ -35,6 +35,8 @@ from tokscore.dataset.token_rows import TokenRows, conversation_name, token_batc
 
 _CLOSE_IDS = 10_000
 _COLUMNS = (*dict.fromkeys(["position", *STORED_COLUMNS, *SCORE_COLUMNS, *GROUPED_COLUMNS]),)
+# Where two datasets are compared.
+_COMPARED_COLUMNS = (*_COLUMNS, *GIVEN_COLUMNS)
 
 
 def open_scores(path: Path | str) -> Dataset:
@@ -184,8 +186,8 @@ class ComparedDatasets:
         teacher, student = self.comparison.teacher, self.comparison.student
         mine = find_stored(teacher, conversation_id, branch)
         theirs = find_stored(student, conversation_id, mine.place.branch)
-        table = _rows_of(mine, teacher.token_rows([*_COLUMNS, "token_id"]))
-        other = _rows_of(theirs, student.token_rows([*_COLUMNS, "token_id"]))
+        table = _rows_of(mine, teacher.token_rows([*_COMPARED_COLUMNS, "token_id"]))
+        other = _rows_of(theirs, student.token_rows([*_COMPARED_COLUMNS, "token_id"]))
         if not table["token_id"].equals(other["token_id"]):
             raise InputError(
                 f"{conversation_name(*mine.place.key)} has other token ids in {student.root} "

@@ -44,6 +44,7 @@ _RANKS = (
     Column("rank1_s", "rank 1 S"),
 )
 _SHOWN_TEXT = 60
+_DIRECTIONS = ("teacher_student", "student_teacher")
 # Unresolved mass above this is worth another run.
 _MUCH = 0.1
 _UNITS = (
@@ -97,6 +98,9 @@ def print_report(
         return
     print_rows([*by, Column("n_tokens", "tokens"), *main, *_SHARED], cells, form)
     print_rows([*by, *further, *_RANKS], cells, form, title="Further measures")
+    print_rows(
+        [*by, *_as_one_columns(report)], cells, form, title="KL with the rest as one id, a lower limit"
+    )
     first, *others = OFF_POLICY
     noise = [] if floor is None else NOISE
     print_rows([*by, *realised, first, *noise, *others], cells, form, title="Realised tokens")
@@ -199,6 +203,21 @@ def _measure_columns(report: DiffReport, table: str) -> list[Column]:
     from tokscore.analytics.divergence.measures import measures
 
     return [Column(row.name, row.heading) for row in measures(report.alphas) if row.table == table]
+
+
+def _as_one_columns(report: DiffReport) -> list[Column]:
+    """Both KLs, each beside its value with the tail as one id."""
+    from tokscore.analytics.divergence.measures import measure_named
+
+    found = [measure_named(f"kl_{direction}", report.alphas) for direction in _DIRECTIONS]
+    return [
+        column
+        for row in found
+        for column in (
+            Column(row.name, row.heading),
+            Column(row.name.replace("kl", "kl_tail_as_one", 1), "tail as one"),
+        )
+    ]
 
 
 def _cells(row: DiffRow) -> dict[str, Cell]:
