@@ -120,7 +120,7 @@ def _union(holder: TokenSequence, members: Sequence[TokenSequence]) -> TokenSequ
 
 
 def _given_ids(at_ids: NDArray[np.int32], members: Sequence[TokenSequence]) -> NDArray[np.int32]:
-    """The holder's given ids and those of members that it lacks: lists of equal tokens may differ by noise."""
+    """The holder's given ids, and members' that it lacks: lists at equal tokens may differ by noise."""
     for member in members:
         if member.at_ids is not None:
             at_ids = united(at_ids, member.at_ids)

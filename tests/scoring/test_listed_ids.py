@@ -16,6 +16,7 @@ from tokscore.dataset.errors import ConversationError, EngineError, InputError, 
 from tokscore.dataset.manifest import read_manifest
 from tokscore.dataset.reading import Dataset
 from tokscore.scoring import EngineSpec, SequenceScores, Shard, TokenSequence, parse_selection, plan_engine
+from tokscore.scoring.engines.settings import Sharing
 from tokscore.scoring.engines.transformers import TransformersEngine
 from tokscore.scoring.listed_ids import ListedIds
 from tokscore.scoring.run import score
@@ -53,7 +54,7 @@ def whole(spec: EngineSpec) -> dict[tuple[int, int], float]:
     ids = np.int32(RECORDS[1])
     every = np.tile(np.arange(VOCAB_SIZE, dtype=np.int32), (len(ids) - 1, 1))
     engine = replace(spec, settings=replace(spec.settings, top_k=0)).start()
-    [(_, scores)] = engine.score([TokenSequence(0, ids, None, every)])
+    [(_, scores)] = engine.score([TokenSequence(0, ids, at_ids=every)])
     assert scores.at_logprobs is not None
     np.testing.assert_allclose(np.exp(scores.at_logprobs.astype(np.float64)).sum(1), 1, atol=1e-5)
     return {
@@ -130,6 +131,34 @@ def test_a_dataset_without_lists_is_refused(tiny_llama: Path, tmp_path: Path) ->
     )
     with pytest.raises(InputError, match="has no lists"):
         ListedIds(tmp_path / "out")
+
+
+@pytest.mark.parametrize("selection", ["all", "sampled"])
+def test_what_is_shared_comes_out_as_it_does_alone(
+    spec: EngineSpec, tiny_llama: Path, tmp_path: Path, selection: str
+) -> None:
+    """Trees in trees; the lists are of a run that did not share, so that those at equal tokens may differ."""
+    prompt = random_ids(7, 50).tolist()
+    begun = [*prompt, *random_ids(8, 20).tolist()]
+    records = [[*start, *random_ids(20 + n, 15 + n).tolist()] for start in (prompt, begun) for n in range(4)]
+    records += [records[0], records[1][:60]]
+    source = MemorySource([records])
+    given = plan_engine(str(tiny_llama), engine="transformers", top_k=6, sharing="off")
+    score(source, tmp_path / "given", given)
+    listed = ListedIds(tmp_path / "given")
+    found = {}
+    for sharing in (Sharing.AUTO, Sharing.OFF):
+        each = replace(spec, settings=replace(spec.settings, sharing=sharing))
+        summary = score(source, tmp_path / sharing, each, listed=listed, selection=parse_selection(selection))
+        assert (summary.n_engine_tokens < 0.7 * summary.n_logical) == (sharing is Sharing.AUTO)
+        found[sharing] = read(tmp_path / sharing)
+    one, other = found[Sharing.AUTO], found[Sharing.OFF]
+    for name in ("conversation_id", "position", "at_ids"):
+        assert one[name].equals(other[name]), name
+    assert one["at_ids"].null_count() == one["logprob"].null_count() < len(one)
+    for name in ("logprob", "at_logprobs", "entropy"):
+        values = (frame[name].explode().drop_nulls().to_numpy() for frame in (one, other))
+        np.testing.assert_allclose(*values, rtol=0, atol=ATOL, err_msg=name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tokscore.dataset.errors import EngineError
 from tokscore.rendering.conversations.prefix_tree import share
@@ -12,7 +15,7 @@ from tokscore.scoring.dedupe import share_sequences
 from tokscore.scoring.segments import SegmentPlan, token_counts
 
 RECORDS = st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=9), min_size=1, max_size=12)
-NAMES = ("logprobs", "ranks", "top_ids", "top_logprobs", "entropy")
+NAMES = ("logprobs", "ranks", "top_ids", "top_logprobs", "entropy", "at_ids", "at_logprobs")
 
 
 def scores_of(sequence: TokenSequence) -> SequenceScores:
@@ -24,7 +27,13 @@ def scores_of(sequence: TokenSequence) -> SequenceScores:
     )
     lists = np.array([abs(hash(one)) % 10_007 for one in begins], np.int32)
     floats = -lists.astype(np.float32)
-    return SequenceScores(-rows.astype(np.float32), rows, lists[:, None], floats[:, None], floats)
+    at_ids, at_logprobs = sequence.at_rows(), None
+    if at_ids is not None:
+        at_logprobs = floats[:, None] - at_ids.astype(np.float32) / 8
+        at_logprobs[at_ids < 0] = -np.inf
+    return SequenceScores(
+        -rows.astype(np.float32), rows, lists[:, None], floats[:, None], floats, at_ids, at_logprobs
+    )
 
 
 def drawn(records: list[list[int]], data: st.DataObject) -> list[TokenSequence]:
@@ -32,10 +41,24 @@ def drawn(records: list[list[int]], data: st.DataObject) -> list[TokenSequence]:
         data.draw(st.none() | st.lists(st.booleans(), min_size=len(r) - 1, max_size=len(r) - 1))
         for r in records
     ]
+    # Also of equal tokens, the given ids need not be equal.
+    width = data.draw(st.none() | st.integers(0, 3))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     return [
-        TokenSequence(key, np.array(ids, np.int32), None if mask is None else np.array(mask, np.bool_))
+        TokenSequence(
+            key,
+            np.array(ids, np.int32),
+            None if mask is None else np.array(mask, np.bool_),
+            at_ids=None if width is None else given_ids(rng, len(ids) - 1, width),
+        )
         for key, (ids, mask) in enumerate(zip(records, masks, strict=True))
     ]
+
+
+def given_ids(rng: np.random.Generator, n_rows: int, width: int) -> NDArray[np.int32]:
+    ids = np.array([rng.permutation(6)[:width] for _ in range(n_rows)], np.int32).reshape(n_rows, width)
+    ids[rng.random(ids.shape) < 0.2] = -1
+    return ids
 
 
 @settings(max_examples=150, deadline=None)
@@ -114,3 +137,18 @@ def test_rows_of_a_trunk_of_another_number_are_refused() -> None:
     scores = scores_of(TokenSequence(0, np.arange(5, dtype=np.int32)))
     with pytest.raises(EngineError, match="returned 4 logprobs for 5 tokens to score"):
         list(plan.add(0, scores))
+
+
+def test_rows_of_a_trunk_at_other_ids_are_refused() -> None:
+    at_ids = np.zeros((4, 1), np.int32)
+    records = [[1, 2, 3, 4, 5], [1, 2, 9]]
+    plan = SegmentPlan(
+        [
+            TokenSequence(key, np.array(ids, np.int32), at_ids=at_ids[: len(ids) - 1])
+            for key, ids in enumerate(records)
+        ]
+    )
+    scores = scores_of(plan.sequences[0])
+    for other in (scores.at(None), replace(scores, at_ids=np.ones_like(scores.at_ids))):
+        with pytest.raises(EngineError, match="no logprobs at the ids that were given, or at others"):
+            list(plan.add(0, other))

@@ -6,8 +6,8 @@ from importlib.util import find_spec
 
 import torch
 
-from tokscore.scoring.given.logits import given_logits
 from tokscore.scoring.engines.vllm.row_scores import BLOCK_IDS, RowScores, select_top
+from tokscore.scoring.given.logits import given_logits
 
 # On a CPU, a block of float32 logits that stays in the cache.
 CACHE_BYTES = 4 * 2**20

@@ -6,8 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from tokscore.scoring.given.logits import given_logits
 from tokscore.scoring.engines.vllm.row_scores import BLOCK_IDS, RowScores, select_top
+from tokscore.scoring.given.logits import given_logits
 
 # Blocks of ids that one step of the kernel takes, and the warps that share them.
 _BLOCKS_PER_STEP = 32

@@ -145,10 +145,10 @@ def test_given_ids_get_their_logprobs(name: str, start: EngineStarter, tiny_llam
     wanted = rng.random(59) < 0.4
     wanted[[3, 5]] = True
     sequences = [
-        TokenSequence(0, ids, None, given),
-        TokenSequence(1, ids, wanted, given),
+        TokenSequence(0, ids, at_ids=given),
+        TokenSequence(1, ids, wanted, at_ids=given),
         TokenSequence(2, ids),
-        TokenSequence(3, ids[:30], None, given[:29, :2]),
+        TokenSequence(3, ids[:30], at_ids=given[:29, :2]),
     ]
     found = dict(start(name, tiny_llama).score(sequences))
     expected = np.pad(by_hand(tiny_llama, ids), ((0, 0), (0, 3)), constant_values=-np.inf)

@@ -14,6 +14,8 @@ from tokscore.scoring import Engine, SequenceScores, TokenSequence, plan_engine
 from tokscore.scoring.segments import SegmentPlan, token_counts
 
 ATOL = 1e-4
+# Ids to be scored in every row, of which each sequence takes others.
+GIVEN = np.tile(np.array([0, 7, 50, VOCAB_SIZE - 1, VOCAB_SIZE, -1], np.int32), (1_000, 1))
 
 
 def leaving(trunk: np.ndarray, at: int, seed: int, n: int) -> np.ndarray:
@@ -52,7 +54,11 @@ def wanted(ids: Sequence[np.ndarray], which: str) -> list[TokenSequence]:
         at = np.arange(len(one) - 1)
         return at >= len(one) - 12 if which == "sampled" else at == len(one) - 2
 
-    return [TokenSequence(key, one, mask(one)) for key, one in enumerate(ids)]
+    rng = np.random.default_rng(len(ids))
+    return [
+        TokenSequence(key, one, mask(one), at_ids=rng.permuted(GIVEN[: len(one) - 1], axis=1)[:, :3])
+        for key, one in enumerate(ids)
+    ]
 
 
 def together(engine: Engine, sequences: Sequence[TokenSequence]) -> dict[int, SequenceScores]:
@@ -66,6 +72,9 @@ def together(engine: Engine, sequences: Sequence[TokenSequence]) -> dict[int, Se
 def assert_equal(one: SequenceScores, other: SequenceScores) -> None:
     for name in ("logprobs", "top_logprobs", "entropy"):
         np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=0, atol=ATOL, err_msg=name)
+    np.testing.assert_array_equal(one.at_ids, other.at_ids)
+    assert one.at_logprobs is not None
+    np.testing.assert_allclose(one.at_logprobs, other.at_logprobs, rtol=0, atol=ATOL)
     # Ties aside: an id or a rank may change places where logprobs are equal.
     assert (one.ranks != other.ranks).mean() < 0.01
     assert np.abs(one.ranks - other.ranks).max(initial=0) <= 1
