@@ -233,7 +233,7 @@ class TransformersEngine:
         given = [sequence.at_rows() for sequence in batch]
         at_ids = stacked(given, [sequence.n_rows for sequence in batch])
         blocks = _blocks(states, positions, self.chunk_rows, to_logits)
-        rows = range(0, len(realised), self.chunk_rows)
+        rows = range(0, max(len(realised), 1), self.chunk_rows)
         parts = [
             score_logits(
                 logits,
