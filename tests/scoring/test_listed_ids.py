@@ -133,9 +133,8 @@ def test_a_dataset_without_lists_is_refused(tiny_llama: Path, tmp_path: Path) ->
         ListedIds(tmp_path / "out")
 
 
-@pytest.mark.parametrize("selection", ["all", "sampled"])
 def test_what_is_shared_comes_out_as_it_does_alone(
-    spec: EngineSpec, tiny_llama: Path, tmp_path: Path, selection: str
+    spec: EngineSpec, tiny_llama: Path, tmp_path: Path
 ) -> None:
     """Trees in trees; the lists are of a run that did not share, so that those at equal tokens may differ."""
     prompt = random_ids(7, 50).tolist()
@@ -149,7 +148,7 @@ def test_what_is_shared_comes_out_as_it_does_alone(
     found = {}
     for sharing in (Sharing.AUTO, Sharing.OFF):
         each = replace(spec, settings=replace(spec.settings, sharing=sharing))
-        summary = score(source, tmp_path / sharing, each, listed=listed, selection=parse_selection(selection))
+        summary = score(source, tmp_path / sharing, each, listed=listed)
         assert (summary.n_engine_tokens < 0.7 * summary.n_logical) == (sharing is Sharing.AUTO)
         found[sharing] = read(tmp_path / sharing)
     one, other = found[Sharing.AUTO], found[Sharing.OFF]
