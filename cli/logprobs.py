@@ -129,7 +129,9 @@ def logprobs(
             form,
             exact=exact_plan,
             on_error=on_error,
-            cost=lambda size: _cost(out, manifest, spec, job, size, tokens_per_s),
+            cost=lambda size: _cost(
+                out, manifest, spec, job, size, tokens_per_s, n_given=0 if listed is None else listed.width
+            ),
         )
         return
     assert out is not None
@@ -209,6 +211,8 @@ def _cost(
     shard: Shard,
     size: PlanSize,
     tokens_per_s: float | None,
+    *,
+    n_given: int,
 ) -> PlanCost:
     """Cost of the parts that are left, which are taken to be of equal size."""
     from tokscore.dataset.errors import InputError
@@ -227,7 +231,7 @@ def _cost(
             shares &= not str((found.engine_details or {}).get("sharing", "")).startswith("no")
     top_k = manifest.settings["top_k"]
     assert isinstance(top_k, int)
-    estimate = estimate_run(out or Path(), finished, top_k=top_k, tokens_per_s=tokens_per_s)
+    estimate = estimate_run(out or Path(), finished, top_k=top_k, n_given=n_given, tokens_per_s=tokens_per_s)
     n_open = sum(shard.owns(part.index) and part.index not in finished for part in manifest.parts)
     n_tokens = round(size.n_logical_tokens * n_open / len(manifest.parts))
     counts = TokenCounts(size.n_logical_tokens, size.n_whole_tokens, size.n_unique_tokens)

@@ -10,6 +10,7 @@ import pyarrow as pa
 from tokscore.dataset.claims.commit import part_name
 from tokscore.dataset.schema import SCORES, DatasetKind
 from tokscore.dataset.table_files import TableFile
+from tokscore.scoring.columns import GIVEN
 
 # Key of the Parquet metadata of a part; the engine's rate while it was written.
 RATE_KEY = "tokscore.tokens_per_s"
@@ -39,7 +40,7 @@ class RunEstimate(NamedTuple):
 
 
 def estimate_run(
-    out: Path, finished: set[int], *, top_k: int, tokens_per_s: float | None = None
+    out: Path, finished: set[int], *, top_k: int, n_given: int = 0, tokens_per_s: float | None = None
 ) -> RunEstimate:
     """From the finished parts in `out`, where there are some, otherwise from the schema.
 
@@ -47,6 +48,7 @@ def estimate_run(
         out: The dataset.
         finished: Indices of its finished parts.
         top_k: Alternatives at every position.
+        n_given: Given ids at every position.
         tokens_per_s: A rate that the user expects.
     """
     n_rows = n_bytes = 0
@@ -61,14 +63,16 @@ def estimate_run(
         if rate:
             rates.append(float(rate))
     return RunEstimate(
-        n_bytes / n_rows if n_rows else sum(_width(field.type, top_k) for field in SCORES),
+        n_bytes / n_rows
+        if n_rows
+        else sum(_width(field.type, n_given if field.name in GIVEN else top_k) for field in SCORES),
         n_rows > 0,
         tokens_per_s or (sorted(rates)[len(rates) // 2] if rates else None),
     )
 
 
-def _width(dtype: pa.DataType, top_k: int) -> float:
+def _width(dtype: pa.DataType, n_listed: int) -> float:
     """Bytes of one value; strings repeat and take next to none."""
     if pa.types.is_list(dtype):
-        return top_k * _width(dtype.value_type, top_k)
+        return n_listed * _width(dtype.value_type, n_listed)
     return 0 if pa.types.is_string(dtype) else float(dtype.bit_width) / 8

@@ -107,7 +107,7 @@ def test_a_new_row_comes_out_of_every_form_of_diff(run: Any, pair: list[Path], t
     html = page.read_text(encoding="utf-8")
     assert '<th scope="col">Jeffreys</th>' in html
     assert shown in html
-    table = run(CLI, "diff", *pair, "--details").stdout
+    table = run(CLI, "diff", *pair, "--details", "--wide").stdout
     assert "Jeffreys" in table
     assert "shared ids 0.5" in table
     assert shown in table
