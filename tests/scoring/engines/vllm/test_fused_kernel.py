@@ -121,6 +121,7 @@ def test_one_row_and_none() -> None:
     assert found.top_ids.shape == (0, 5)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of numpy, which stands for a GPU
 def test_a_nan_or_an_infinite_logit_shows() -> None:
     for value in (float("nan"), float("inf")):
         logits = rows(1_000)[:2].clone()
