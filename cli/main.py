@@ -5,9 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from typing import Any
 
 from tokscore.cli import interrupts
+
+# As in `typing`: until `main` runs, Ctrl-C meets Python's own handler.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MAX_NAME, SHOWN_NAME = 1_000, 60
 

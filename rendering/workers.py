@@ -33,7 +33,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 # Starting a process takes about as long as rendering a part.
 PARTS_PER_WORKER = 2
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# The last is how an interruption comes again that could not be raised where it came.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 
 
 class PartResult(NamedTuple):

@@ -12,12 +12,30 @@ from tokscore.cli.options.completion import columns
 from tokscore.cli.printing.option_names import OPTIONS
 from tokscore.cli.printing.output_format import Format
 from tokscore.dataset.choices import GroupBy, LimitCount, OnError
+from tokscore.dataset.errors import UsageError
+from tokscore.dataset.settings import MAX_INTEGER
 
 
 def option(*names: str, **settings: Any) -> Any:  # Any: passed through to typer
-    """An option whose environment variable is not repeated in every line of the help."""
+    """An option whose environment variable is not repeated in every line of the help.
+
+    A number with a smallest value has a largest one, too: that of the integers of tables.
+    """
     OPTIONS[names[0].lstrip("-").replace("-", "_")] = names[0]
+    if "min" in settings:
+        settings.setdefault("callback", _at_most)
     return typer.Option(*names, show_envvar=False, **settings)
+
+
+def _at_most(parameter: typer.CallbackParam, value: float | None) -> float | None:
+    """The value of an option, if tables can hold it.
+
+    Raises:
+        UsageError: It is a larger integer.
+    """
+    if isinstance(value, int) and value > MAX_INTEGER:
+        raise UsageError(f"`{parameter.name}` is {value}; expected at most {MAX_INTEGER}.")
+    return value
 
 
 class By(StrEnum):

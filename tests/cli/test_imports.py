@@ -70,3 +70,14 @@ def test_reading_a_dataset_of_few_rows_needs_no_compiler_and_no_model_library(
 
 def test_diff_needs_no_model_library(tiny_scores: Path, environment: dict[str, str]) -> None:
     assert imported(environment, "diff", tiny_scores, tiny_scores) == ["numba", "polars"]
+
+
+def test_little_is_imported_before_ctrl_c_is_handled() -> None:
+    script = "import sys; before = {*sys.modules}; import tokscore.cli.main; print(*{*sys.modules} - before)"
+    finished = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, check=True,
+                              env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})  # fmt: skip
+    imported = {name for name in finished.stdout.split() if name.startswith("tokscore")}
+    own = {"tokscore", "tokscore.cli", "tokscore.cli.interrupts", "tokscore.cli.main", "tokscore.dataset"}
+    lazy = {"tokscore.dataset.interactive", "tokscore.dataset.interactive.lazy_names"}
+    assert imported == own | lazy
+    assert {"typing", "re", "contextlib", "importlib.util"}.isdisjoint(finished.stdout.split())

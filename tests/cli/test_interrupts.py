@@ -61,6 +61,115 @@ def test_kills_at_random_moments_lose_nothing() -> None:
     assert "0 wrong" in finished.stdout
 
 
+IN_AN_IMPORT = """
+import os, re, signal, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == {name!r}:
+            os.kill(os.getpid(), signal.{signal})
+sys.meta_path.insert(0, Interrupting())
+from tokscore.cli.main import main
+sys.argv = ["tokscore", "stats", {scores!r}]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tokscore.cli.printing.console", ""),
+        ("tokscore.cli.app", ""),
+        ("pyarrow", "interrupted; finished parts"),
+    ],
+)
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_in_an_import_prints_no_traceback(
+    tiny_scores: Path, name: str, said: str, number: str, code: int
+) -> None:
+    script = IN_AN_IMPORT.format(name=name, signal=number, scores=str(tiny_scores))
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert finished.returncode == code, finished.stderr
+    assert finished.stderr.startswith(said)
+    assert len(finished.stderr.splitlines()) <= 1
+
+
+AFTER_THE_END = """
+import os, signal, sys, time
+from tokscore.cli import interrupts
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "no_such_module":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+interrupts.unwind()
+try:
+    import no_such_module
+except ImportError:
+    pass
+print(signal.getitimer(signal.ITIMER_REAL)[0] > 0)
+interrupts.end_at_once()
+time.sleep(0.1)
+print("alive")
+"""
+
+
+def test_a_signal_that_is_to_come_again_does_not_come_after_the_end() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", AFTER_THE_END], capture_output=True, text=True, check=False
+    )
+    assert (finished.stdout, finished.stderr) == ("True\nalive\n", "")
+
+
+WHILE_WORKERS_START = """
+import os, signal, sys
+from multiprocessing.popen_spawn_posix import Popen
+launch = Popen._launch
+def interrupted(self, process):
+    os.killpg(0, signal.{signal})
+    launch(self, process)
+    os.killpg(0, signal.{signal})
+Popen._launch = interrupted
+from tokscore.cli.main import main
+sys.argv = {arguments!r}
+main()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_signals_before_and_after_each_process_starts_print_no_traceback(
+    tiny_model: Path, tmp_path: Path, number: str, code: int
+) -> None:
+    """All of them go to all processes: a child gets one before it has run a line of Python."""
+    for i in range(6):
+        record = {"messages": [{"role": "user", "content": f"{i}"}]}
+        (tmp_path / f"{i}.jsonl").write_text(json.dumps(record) + "\n")
+    inputs = [str(tmp_path / f"{i}.jsonl") for i in range(6)]
+    command = [
+        "tokscore",
+        "render",
+        *inputs,
+        "-m",
+        str(tiny_model),
+        "--workers",
+        "2",
+        "-o",
+        str(tmp_path / "o"),
+    ]
+    script = WHILE_WORKERS_START.format(signal=number, arguments=command)
+    finished = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        timeout=120,
+        check=False,
+    )
+    assert finished.returncode == code, finished.stderr
+    assert "interrupted; finished parts are kept" in finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert "Exception ignored" not in finished.stderr
+
+
 def has_workers(process: subprocess.Popen[bytes]) -> bool:
     """Whether it has started processes that share its work."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,6 +16,59 @@ import pytest
 from tokscore.dataset.choices import OnError
 from tokscore.rendering import ConversationError, open_source
 from tokscore.rendering.run import render_source
+from tokscore.rendering.workers import _blocked_signals
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+
+
+@pytest.fixture
+def came() -> Iterator[list[int]]:
+    """The signals that handlers of this process have taken."""
+    found: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: found.append(number)) for number in SIGNALS}
+    yield found
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_signals_wait_until_processes_have_started(came: list[int]) -> None:
+    handlers = [signal.getsignal(number) for number in SIGNALS]
+    with _blocked_signals():
+        for number in SIGNALS:
+            os.kill(os.getpid(), number)
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+        time.sleep(0.02)
+        assert came == []
+        assert set(SIGNALS) <= signal.pthread_sigmask(signal.SIG_BLOCK, [])  # as a new process has it
+    assert set(came) == set(SIGNALS)
+    assert set(SIGNALS).isdisjoint(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    assert [signal.getsignal(number) for number in SIGNALS] == handlers
+
+
+def test_a_signal_that_another_thread_takes_waits_too(came: list[int]) -> None:
+    ready, done = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        ready.set()
+        done.wait()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    ready.wait()
+    with _blocked_signals():
+        os.kill(os.getpid(), signal.SIGINT)  # this thread blocks it, the other does not
+        time.sleep(0.02)
+        assert came == []
+    assert came == [signal.SIGINT]
+    done.set()
+    thread.join()
+
+
+def test_an_exception_that_a_signal_raises_leaves_nothing_blocked() -> None:
+    with pytest.raises(KeyboardInterrupt), _blocked_signals():
+        os.kill(os.getpid(), signal.SIGINT)
+    assert set(SIGNALS).isdisjoint(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.fixture

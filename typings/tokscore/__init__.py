@@ -15,11 +15,10 @@ Expected failures are a `TokscoreError`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from tokscore.dataset.errors import TokscoreError
 from tokscore.dataset.interactive.lazy_names import lazy_names
 
+# As in `typing`, which takes longer to import than all of the command before it can be interrupted.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tokscore.analytics import diff, export, select, stats
     from tokscore.rendering import (
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
         parse_conversation,
         render,
     )
+    from tokscore.dataset.errors import TokscoreError
     from tokscore.scoring import load_scores, score
 
     __version__: str
@@ -40,6 +40,7 @@ _LAZY = {
     "Dataset": "tokscore.rendering",
     "RenderedTokens": "tokscore.rendering",
     "Renderer": "tokscore.rendering",
+    "TokscoreError": "tokscore.dataset.errors",
     "diff": "tokscore.analytics",
     "export": "tokscore.analytics",
     "load_scores": "tokscore.scoring",
