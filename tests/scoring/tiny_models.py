@@ -107,6 +107,36 @@ def _left_out_layer(path: Path) -> None:
     change_config(path, num_hidden_layers=2)
 
 
+def save_bigram(path: Path, logits: torch.Tensor) -> None:
+    """A Llama whose logits depend on the last token alone.
+
+    Args:
+        path: Where it is written.
+        logits: A row for each last token, [ids, ids]; -inf rules an id out.
+    """
+    n_ids = len(logits)
+    width = -(-n_ids // 64) * 64
+    shape = {"hidden_size": width, "head_dim": 64, "num_attention_heads": 1, "num_key_value_heads": 1}
+    save(
+        path,
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        **BASE | shape | {"vocab_size": n_ids, "num_hidden_layers": 1, "rms_norm_eps": 1e-30},
+    )
+
+    def only_the_last_token(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        weights = {name: torch.zeros_like(value) for name, value in weights.items()}
+        weights["model.norm.weight"] += 1
+        weights["model.embed_tokens.weight"][:, :n_ids] = torch.eye(n_ids)
+        # Its norm makes sqrt(width) of the 1 of an embedding; what is beyond float32 is infinite.
+        finite = (logits.double().T / width**0.5).clamp(min=-3e38)
+        weights["lm_head.weight"][:, :n_ids] = finite.float()
+        return weights
+
+    change_weights(path, only_the_last_token)
+    _write_tokenizer(path)
+
+
 def _bart(path: Path) -> None:
     """Bart whose files also hold the tied head, as torch's do."""
     save(

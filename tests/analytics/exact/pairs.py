@@ -48,7 +48,7 @@ class Pair(NamedTuple):
 def score_pair(folder: Path, lines: Path, teacher: Path, student: Path, **settings: Any) -> Pair:
     """Both models' scores of the conversations in a file."""
     for model, name in ((teacher, "teacher"), (student, "student")):
-        plan = plan_engine(str(model), engine="transformers", top_k=5, **settings)
+        plan = plan_engine(str(model), **{"engine": "transformers", "top_k": 5, **settings})
         score(open_source(str(lines), str(teacher)), folder / name, plan)
     return Pair(folder / "teacher", folder / "student", teacher, student)
 
