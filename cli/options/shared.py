@@ -27,7 +27,7 @@ def option(*names: str, **settings: Any) -> Any:  # Any: passed through to typer
     return typer.Option(*names, show_envvar=False, **settings)
 
 
-def _at_most(parameter: typer.CallbackParam, value: float | None) -> float | None:
+def _at_most(parameter: typer.CallbackParam, value: object) -> object:
     """The value of an option, if tables can hold it.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokscore.dataset.manifest import ModelIdentity, Setting
+
+
+# What pydantic says of a value behind the reason against it.
+_GIVEN = re.compile(r" \[type=\w+, input_value=.*\]$")
 
 
 class OtherIds(NamedTuple):
@@ -201,5 +206,7 @@ def windows(sequences: Iterable[TokenSequence], max_tokens: int) -> Iterator[lis
 
 def last_line(error: Exception) -> str:
     """The last line of its message, where libraries say what went wrong; its type where it has none."""
-    lines = str(error).strip().splitlines()
-    return foreign(lines[-1].strip()) if lines else type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # pydantic ends with a link, and the line before it with what was given.
+    lines = [_GIVEN.sub("", line) for line in lines if not line.startswith("For further information visit")]
+    return foreign(lines[-1]) if lines else type(error).__name__

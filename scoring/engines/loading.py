@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from tokscore.scoring.engines.checkpoint.adapter import merge_adapter
 from tokscore.scoring.engines.checkpoint.config import load_config
 from tokscore.scoring.engines.checkpoint.messages import quiet
 from tokscore.scoring.engines.checkpoint.quantization import quantization_detail, quantization_method
-from tokscore.scoring.engines.checkpoint.skeleton import check_skeleton
+from tokscore.scoring.engines.checkpoint.skeleton import check_files, check_skeleton
 from tokscore.scoring.engines.checkpoint.weights import LoadReport
 from tokscore.scoring.engines.contract import last_line
 
@@ -62,8 +63,15 @@ def load_model(files: ModelFiles, dtype: str, device: torch.device) -> Loaded:
     method = quantization_method(whole, files.name)
     if method is None:
         check_skeleton(whole, files.tensors(), files.name, trust_remote_code=files.trust_remote_code)
+    else:
+        plain = check_files(
+            whole, files.weight_files(), files.name, trust_remote_code=files.trust_remote_code
+        )
+        if plain is not None:
+            plain.left_out(files.name)
     eager = _needs_eager(whole.get_text_config())
-    with quiet() as messages:
+    # Packages that read packed weights print what they do, and stdout is for results.
+    with quiet() as messages, redirect_stdout(sys.stderr):
         try:
             model, report = AutoModelForCausalLM.from_pretrained(
                 files.path,
@@ -76,7 +84,7 @@ def load_model(files: ModelFiles, dtype: str, device: torch.device) -> Loaded:
             )
         except Exception as error:  # It raises its own, safetensors', torch's and built-in errors.
             raise _load_error(error, files.name, messages) from error
-    left_out = LoadReport.of(report).left_out(files.name)
+    left_out = LoadReport.of(report).without_zeros(files.weight_files()).left_out(files.name)
     if files.adapter is not None:
         model = merge_adapter(model, files.adapter, files.name)
     model = model.to(device).eval()

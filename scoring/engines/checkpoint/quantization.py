@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from tokscore.dataset.errors import InputError, foreign
@@ -18,14 +19,12 @@ def quantization_method(config: Any, name: str) -> str | None:  # Any: of transf
     Raises:
         InputError: transformers knows no such method. It would take the packed numbers for the weights.
     """
-    given = getattr(config, "quantization_config", None)
-    if given is None:
-        given = getattr(config.get_text_config(), "quantization_config", None)
+    given = quantization_of(config)
     if given is None:
         return None
     from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 
-    method = given.get("quant_method") if isinstance(given, Mapping) else getattr(given, "quant_method", None)
+    method = given.get("quant_method")
     found = str(getattr(method, "value", method))
     if found == "bitsandbytes":
         return found
@@ -35,6 +34,24 @@ def quantization_method(config: Any, name: str) -> str | None:  # Any: of transf
             f"load; it can {', '.join(sorted(AUTO_QUANTIZER_MAPPING))}.\n"
             "Score it with `engine='vllm'` where that reads it, or a copy whose weights are not quantized."
         )
+    return found
+
+
+def quantization_of(config: Any) -> Mapping[str, Any] | None:  # Any: of transformers; JSON values
+    """What a configuration says of packed weights; None where they are not packed."""
+    for each in (config, config.get_text_config()):
+        given = getattr(each, "quantization_config", None)
+        if given is not None:
+            return given if isinstance(given, Mapping) else dict(given.to_dict())
+    return None
+
+
+def without_quantization(config: Any) -> Any:  # Any: of transformers
+    """The configuration of the same model with weights that are not packed."""
+    found = deepcopy(config)
+    for each in (found, found.get_text_config()):
+        if hasattr(each, "quantization_config"):
+            del each.quantization_config
     return found
 
 

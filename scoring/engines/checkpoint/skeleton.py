@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +12,9 @@ import torch
 from tokscore.dataset.errors import InputError, is_about_code, needs_code
 from tokscore.scoring.engines.checkpoint.config import first_line
 from tokscore.scoring.engines.checkpoint.messages import quiet
-from tokscore.scoring.engines.checkpoint.weights import MAX_EXCESS, LoadReport, Tensor
+from tokscore.scoring.engines.checkpoint.packed import plain_weights
+from tokscore.scoring.engines.checkpoint.quantization import quantization_of, without_quantization
+from tokscore.scoring.engines.checkpoint.weights import MAX_EXCESS, LoadReport, Tensor, read_tensors
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -28,10 +31,41 @@ class _Shape(torch.Tensor):
         return self
 
 
+def check_files(
+    config: PretrainedConfig, files: Sequence[Path], name: str, *, trust_remote_code: bool = False
+) -> LoadReport | None:
+    """How weights and configuration go together, before any weight is read.
+
+    Packed weights count as what they stand for.
+
+    Args:
+        config: Of the model.
+        files: Those of the weights.
+        name: Of the model, for messages.
+        trust_remote_code: Whether code in the folder may run.
+
+    Returns:
+        None where the layout of packed weights is not known here.
+
+    Raises:
+        InputError: As `check_skeleton` and `compare`.
+    """
+    stored, quantization = read_tensors(files, name), quantization_of(config)
+    missing: list[str] = []
+    if quantization is not None:
+        plain = plain_weights(stored, quantization)
+        if plain is None:
+            return None
+        config, stored, missing = without_quantization(config), plain.tensors, plain.missing
+    check_skeleton(config, stored, name, trust_remote_code=trust_remote_code)
+    report = compare(config, stored, name, trust_remote_code=trust_remote_code)
+    return report._replace(missing=sorted({*report.missing, *missing})).without_zeros(files)
+
+
 def check_skeleton(
     config: PretrainedConfig, stored: Mapping[str, Tensor], name: str, *, trust_remote_code: bool = False
 ) -> None:
-    """Refuse a configuration that transformers cannot build, or that is far larger than the weights.
+    """Refuse a configuration that cannot be built, is far larger than the weights, or not of packed ones.
 
     Args:
         config: Of the model.
@@ -42,6 +76,12 @@ def check_skeleton(
     Raises:
         InputError: With what was found; `UnknownModelError` where transformers knows no such model.
     """
+    integers = [key for key, tensor in stored.items() if tensor.dtype == "int8" and key.endswith("weight")]
+    if integers:
+        raise InputError(
+            f"{name}: {len(integers)} weights are integers, and config.json has no quantization_config that "
+            f"says what they stand for; the first is {integers[0]}."
+        )
     layers = getattr(config.get_text_config(), "num_hidden_layers", 0) or 0
     if isinstance(layers, int) and layers > len(stored):
         raise InputError(
@@ -71,7 +111,7 @@ def compare(
         InputError: transformers cannot load such a model; `UnknownModelError` where it cannot build it.
     """
     weights = {
-        key: torch.empty(tensor.shape, dtype=getattr(torch, tensor.dtype), device="meta").as_subclass(_Shape)
+        key: torch.empty(tensor.shape, dtype=_type_of(tensor), device="meta").as_subclass(_Shape)
         for key, tensor in stored.items()
     }
     kind = type(_build(config, name, trust_remote_code))
@@ -87,6 +127,11 @@ def compare(
     except Exception as error:  # It raises its own, torch's and built-in errors.
         raise InputError(f"{name}: transformers cannot load it: {first_line(error)}") from error
     return LoadReport.of(report)
+
+
+def _type_of(tensor: Tensor) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, tensor.dtype)
+    return dtype if dtype.itemsize > 1 else torch.float32
 
 
 def _build(config: PretrainedConfig, name: str, trust_remote_code: bool) -> Any:  # Any: of transformers

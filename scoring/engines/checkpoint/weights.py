@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,10 @@ _MADE = re.compile(r"(^|\.)(inv_freq|position_ids|masked_bias|causal_mask|num_ba
 MAX_HEADER_BYTES = 256 * 2**20
 # Numbers that a configuration describes for one that the files hold; packed weights hold up to 16 in one.
 MAX_EXCESS = 20
-_SAFETENSORS_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_SAFETENSORS_TYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
+    "I8": "int8",
+}  # fmt: skip
 
 
 class Tensor(NamedTuple):
@@ -57,6 +60,16 @@ class LoadReport(NamedTuple):
             mismatched=sorted(_mismatch(entry) for entry in report["mismatched_keys"]),
             unexpected=sorted(map(str, report["unexpected_keys"])),
         )
+
+    def without_zeros(self, files: Sequence[Path]) -> LoadReport:
+        """The report without biases of zeros that the configuration leaves out, as AutoGPTQ saves them.
+
+        Args:
+            files: Those of the weights.
+        """
+        biases = {key for key in self.unexpected if key.endswith(".bias")}
+        zeros = _zeros(files, biases) if biases else set()
+        return self._replace(unexpected=[key for key in self.unexpected if key not in zeros])
 
     def left_out(self, name: str) -> str | None:
         """The weights that are rightly left unused, by the place where they are; None where there are none.
@@ -143,3 +156,20 @@ def _torch_file(file: Path) -> dict[str, Tensor]:
         for name, value in stored.items()
         if isinstance(value, torch.Tensor)
     }
+
+
+def _zeros(files: Sequence[Path], names: Set[str]) -> set[str]:
+    """Those of some weights that are nothing but zeros."""
+    import torch
+
+    found: set[str] = set()
+    for file in files:
+        if file.suffix != ".safetensors":
+            stored = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+            found |= {name for name in names & stored.keys() if not stored[name].any()}
+            continue
+        from safetensors import safe_open
+
+        with safe_open(file, "pt") as handle:
+            found |= {name for name in names & set(handle.keys()) if not handle.get_tensor(name).any()}
+    return found

@@ -448,7 +448,8 @@ def _check_weights(spec: EngineSpec) -> str | None:
     Raises:
         InputError: Weights are missing, left over, or of another shape than config.json says.
     """
-    from tokscore.scoring.engines.checkpoint.skeleton import UnknownModelError, check_skeleton, compare
+    from tokscore.scoring.engines.checkpoint.quantization import quantization_of
+    from tokscore.scoring.engines.checkpoint.skeleton import UnknownModelError, check_files
 
     model = spec.model
     if model.adapter is not None:
@@ -457,17 +458,17 @@ def _check_weights(spec: EngineSpec) -> str | None:
             "Use `engine='transformers'`, or merge it into its base model and score the result."
         )
     config = load_config(model.path, model.name, trust_remote_code=model.trust_remote_code)
-    # Packed weights have names and shapes of their own, and overrides make another configuration.
-    is_other = getattr(config, "quantization_config", None) is not None or spec.settings.quantization
-    if is_other or spec.settings.engine_arg.keys() & {"load_format", "hf_overrides"}:
+    # Overrides make another configuration, and what `quantization` reads is said nowhere else.
+    is_packed = spec.settings.quantization is not None and quantization_of(config) is None
+    if is_packed or spec.settings.engine_arg.keys() & {"load_format", "hf_overrides"}:
         return None
-    stored = model.tensors()
     try:
-        check_skeleton(config, stored, model.name, trust_remote_code=model.trust_remote_code)
-        report = compare(config, stored, model.name, trust_remote_code=model.trust_remote_code)
+        report = check_files(
+            config, model.weight_files(), model.name, trust_remote_code=model.trust_remote_code
+        )
     except UnknownModelError:
         return None
-    return report.left_out(model.name)
+    return None if report is None else report.left_out(model.name)
 
 
 def _no_rows(sequence: TokenSequence, top_k: int, *, with_entropy: bool) -> SequenceScores:
