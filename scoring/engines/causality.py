@@ -10,6 +10,12 @@ import numpy as np
 from tokscore.dataset.errors import InputError
 from tokscore.scoring.engines.contract import SequenceScores, TokenSequence
 
+_EXPECTED = "Expected a model that reads from left to right; encoders such as BERT do not."
+_PACKED = (
+    "Its kernels ({}) take other tokens into account, as those of bitsandbytes with 8 bits do. "
+    "Score a copy whose weights are not quantized."
+)
+
 Score = Callable[[Iterable[TokenSequence]], Iterator[tuple[int, SequenceScores]]]
 
 PROBE_TOKENS = 16
@@ -48,7 +54,9 @@ def make_probe(vocab_size: int, longest: int) -> Probe | None:
     return Probe(TokenSequence(0, ids[:n]), TokenSequence(1, other), TokenSequence(2, ids))
 
 
-def check_causality(score: Score, vocab_size: int, longest: int, *, name: str, dtype: str) -> None:
+def check_causality(
+    score: Score, vocab_size: int, longest: int, *, name: str, dtype: str, quantization: str | None = None
+) -> None:
     """Refuse a model whose earlier rows move with a later token, or with the company of a sequence.
 
     Args:
@@ -57,6 +65,7 @@ def check_causality(score: Score, vocab_size: int, longest: int, *, name: str, d
         longest: Most tokens of a sequence.
         name: Of the model, for messages.
         dtype: It computes in.
+        quantization: The method of a quantized checkpoint, where it has one.
 
     Raises:
         InputError: With how far they move.
@@ -83,5 +92,5 @@ def check_causality(score: Score, vocab_size: int, longest: int, *, name: str, d
             raise InputError(
                 f"{name} is no causal language model as it is run here: the logprobs of earlier tokens move "
                 f"by up to {moves.max():.3g} nats {what}.\n"
-                "Expected a model that reads from left to right; encoders such as BERT do not."
+                + (_EXPECTED if quantization is None else _PACKED.format(quantization))
             )

@@ -92,7 +92,12 @@ class TransformersEngine:
             **({"quantization": loaded.quantization} if loaded.quantization else {}),
         }
         check_causality(
-            self.score, self.vocab_size, self.max_length, name=self.identity.name, dtype=self.identity.dtype
+            self.score,
+            self.vocab_size,
+            self.max_length,
+            name=self.identity.name,
+            dtype=self.identity.dtype,
+            quantization=loaded.quantization,
         )
         if spec.shares:
             reason = self._reason_against_sharing()
