@@ -44,18 +44,45 @@ def test_a_run_killed_ten_times_ends_as_an_undisturbed_one(tiny_model: Path, tmp
     n_done = [int(n) for n in finished.stdout.split()]
     assert len(n_done) == N_KILLS
     assert n_done == sorted(n_done)
-    one, other = (pl.read_parquet(tmp_path / name / "scores/*.parquet") for name in ("undisturbed", "killed"))
     n_parts = len(Dataset(tmp_path / "killed").manifest.parts)
     # Kills that all come before the first part, or after the last, would show nothing.
     assert sum(0 < n < n_parts for n in n_done) >= N_KILLS // 2, n_done
-    assert other["conversation_id"].n_unique() == 240
-    assert one.drop(FLOATS).equals(other.drop(FLOATS))
-    for name in FLOATS:
-        flat = [frame[name].explode() if name == "top_logprobs" else frame[name] for frame in (one, other)]
-        assert flat[0].is_null().equals(flat[1].is_null())
-        np.testing.assert_allclose(*(values.drop_nulls().to_numpy() for values in flat), atol=5e-5)
+    assert_same_scores(tmp_path / "undisturbed", tmp_path / "killed", n_conversations=240)
     for table in ("conversations", "messages", "spans"):
         assert pl.read_parquet(tmp_path / f"undisturbed/{table}/*.parquet").equals(
             pl.read_parquet(tmp_path / f"killed/{table}/*.parquet")
         )
     assert not [path for path in (tmp_path / "killed").rglob(".*") if path.is_file()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["transformers"])
+def test_a_run_killed_in_the_middle_of_a_tree_ends_as_an_undisturbed_one(
+    tiny_llama: Path, tmp_path: Path, engine: str
+) -> None:
+    folders = [tmp_path / "undisturbed", tmp_path / "killed"]
+    # In the first tree, in the second, and in the one that is then the second of those left.
+    moments = [3, 8 + 5, 8 + 2]
+    finished = subprocess.run(
+        [sys.executable, "-m", "tests.scoring.killed_tree", str(tiny_llama), engine]
+        + [str(each) for each in [*folders, *moments]],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        cwd=Path(__file__).parents[2],
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.split() == ["0", "1", "2"]
+    assert_same_scores(*folders, n_conversations=24)
+
+
+def assert_same_scores(undisturbed: Path, killed: Path, *, n_conversations: int) -> None:
+    one, other = (pl.read_parquet(path / "scores/*.parquet") for path in (undisturbed, killed))
+    assert other["conversation_id"].n_unique() == n_conversations
+    assert not other.select("conversation_id", "position").is_duplicated().any()
+    assert one.drop(FLOATS).equals(other.drop(FLOATS))
+    for name in FLOATS:
+        flat = [frame[name].explode() if name == "top_logprobs" else frame[name] for frame in (one, other)]
+        assert flat[0].is_null().equals(flat[1].is_null())
+        np.testing.assert_allclose(*(values.drop_nulls().to_numpy() for values in flat), atol=5e-5)

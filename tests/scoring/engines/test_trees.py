@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from tests.scoring.samples import VOCAB_SIZE, random_ids
 from tokscore.scoring import Engine, SequenceScores, TokenSequence, plan_engine
+from tokscore.scoring.dedupe import by_length
 from tokscore.scoring.segments import SegmentPlan, token_counts
 
 ATOL = 1e-4
@@ -130,34 +132,56 @@ ARCHITECTURES = {
     # name: whether sharing is used, and a word of the reason where not.
     "gpt2": None,
     "bloom": None,  # ALiBi
-    "gemma3_text": None,  # sliding windows
+    "mistral": None,  # sliding windows
+    "gemma3_text": None,  # of some layers
     "gpt_oss": None,  # sliding windows and attention sinks
     "phi3": None,
+    "longrope": None,
+    "gemma3": None,  # multimodal, here without images
+    "dynamic": "positions change",
     "mamba": "recurrent",
     "qwen3_next": "recurrent",
     "llama4_text": "chunked",
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model_type", ARCHITECTURES)
-def test_architectures_share_or_say_why_not(tmp_path: Path, model_type: str) -> None:
-    from tests.scoring import tiny_architectures
+def make_model(name: str, path: Path) -> None:
+    """A tiny model whose windows are shorter than the sequences here."""
+    from tests.scoring import tiny_architectures, tiny_models
 
-    tiny_architectures.make(model_type, tmp_path)
-    config = tmp_path / "config.json"
-    if '"sliding_window": null' not in config.read_text() and '"sliding_window"' in config.read_text():
-        from tests.scoring.tiny_models import change_config
+    if name == "longrope":
+        tiny_models.MODELS[name](path)
+    elif name == "dynamic":
+        ropes = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
+        settings = tiny_models.BASE | {"rope_parameters": ropes}
+        tiny_models.save(path, "LlamaForCausalLM", "LlamaConfig", **settings)
+    else:
+        tiny_architectures.make(name, path)
+    config = json.loads((path / "config.json").read_text())
+    text = config.get("text_config", config)
+    if text.get("sliding_window"):
+        text["sliding_window"] = 16
+    (path / "config.json").write_text(json.dumps(config))
 
-        change_config(tmp_path, sliding_window=16)
-    spec = replace(plan_engine(str(tmp_path), engine="transformers", top_k=5), shares=True)
-    engine = spec.start()
-    reason = ARCHITECTURES[model_type]
-    assert engine.shares == (reason is None), engine.details["sharing"]
-    if reason:
-        assert reason in str(engine.details["sharing"])
+
+def assert_shares_or_says_why_not(engine: Engine, switch_length: int | None, reason: str | None) -> None:
+    said = str(engine.details["sharing"])
+    assert engine.shares == (reason is None), said
+    assert reason is None or reason in said
     sequences = wanted([*flat(4, 50, 5), *nested(60, 6)], "all")
-    alone = dict(engine.score(sequences))
-    found = together(engine, sequences)
+    alone, before = dict(engine.score(sequences)), engine.n_computed
+    found: dict[int, SequenceScores] = {}
+    for group in by_length(sequences, switch_length):
+        found |= together(engine, group)
+    n_tokens = sum(len(each.token_ids) for each in sequences)
+    assert (engine.n_computed - before < n_tokens) == engine.shares
     for key, scores in alone.items():
         assert_equal(found[key], scores)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_architectures_share_or_say_why_not(tmp_path: Path, name: str) -> None:
+    make_model(name, tmp_path)
+    spec = replace(plan_engine(str(tmp_path), engine="transformers", top_k=5), shares=True)
+    assert_shares_or_says_why_not(spec.start(), spec.model.switch_length, ARCHITECTURES[name])
