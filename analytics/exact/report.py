@@ -25,6 +25,9 @@ from tokscore.analytics.groups.grouping import Grouping, GroupKey, group_order, 
 from tokscore.analytics.statistics.bootstrap import N_REPLICATES
 from tokscore.analytics.statistics.multiplicity import replicates_for
 
+# The measures that are asked for most.
+_FIRST = ("kl_teacher_student", "kl_student_teacher", "gjs", "total_variation", "log_ratio")
+
 
 @dataclass(frozen=True, slots=True)
 class ExactReport:
@@ -54,6 +57,11 @@ class ExactReport:
     summary: Summary
     parts: ExactParts = field(compare=False)
 
+    @property
+    def shown(self) -> list[Measure]:
+        """The measures in the order in which they are asked for, as tables have them."""
+        return sorted(self.measures, key=_place)
+
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
         return {
@@ -80,6 +88,10 @@ class ExactReport:
         """Those of all tokens, with the summary under `exact.summary.`."""
         summary = {f"{PREFIX}summary.{name}": value for name, value in self.summary.flat().items()}
         return self.total.flat() | summary
+
+
+def _place(measure: Measure) -> int:
+    return next((place for place, name in enumerate(_FIRST) if measure.name.startswith(name)), len(_FIRST))
 
 
 def exact_report(run: ExactRun, *, by: str | Sequence[str] = "role") -> ExactReport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -91,14 +92,24 @@ def histogram(bins: Sequence[Bin], title: str, *, is_log: bool = False) -> dict[
 
     rows = [{"start": each.start, "stop": each.stop, "tokens": each.n_tokens} for each in bins]
     scale = alt.Scale(type="log") if is_log else alt.Scale(zero=False)
-    axis = alt.Axis(tickCount=8, format="~g")
+    axis = alt.Axis(format="~g", labelOverlap=True, tickCount=8)
+    if is_log:
+        axis.values = _powers(min(each.start for each in bins), max(each.stop for each in bins))
+    counts = [0, *_powers(1, max(each.n_tokens for each in bins))]
     chart = (
         alt.Chart(alt.Data(values=rows))
-        .mark_bar()
+        # Otherwise what has a beginning and an end along x lies.
+        .mark_bar(orient="vertical")
         .encode(
             x=alt.X("start:Q", title=title, scale=scale, axis=axis),
             x2="stop:Q",
-            y=alt.Y("tokens:Q", title="tokens", scale=alt.Scale(type="symlog")),
+            y=alt.Y(
+                "tokens:Q",
+                title="tokens",
+                scale=alt.Scale(type="symlog"),
+                axis=alt.Axis(values=counts, format=",d"),
+            ),
+            y2=alt.datum(0),
             tooltip=[
                 alt.Tooltip("start:Q", format=".3g"),
                 alt.Tooltip("stop:Q", format=".3g"),
@@ -108,6 +119,12 @@ def histogram(bins: Sequence[Bin], title: str, *, is_log: bool = False) -> dict[
         .properties(width=_WIDTH, height=160)
     )
     return _spec(chart)
+
+
+def _powers(low: float, high: float) -> list[float]:
+    """The powers of ten from `low` to `high`."""
+    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
+    return [float(f"1e{power}") for power in range(first, last + 1)]
 
 
 def percentile_chart(points: Sequence[Percentile], title: str) -> dict[str, Any]:  # Any: JSON values

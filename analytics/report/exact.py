@@ -34,15 +34,17 @@ def exact_tables(report: ExactReport) -> list[Table]:
     kl = "kl_teacher_student"
     means = [(label, row.values[kl]) for label, row in named]
     bars = [Bar(label, 0.0, mean) for label, mean in means if mean is not None]
-    title = "Exact KL(T||S), nats per token"
-    head = ["tokens", *(measure.heading for measure in report.measures), "top-1 agreement"]
-    rows = [[label, *_cells(row)] for label, row in (*named, ("(all)", report.total))]
+    title = "KL(T||S), nats: mean of the exact values"
+    head = ["tokens", *(measure.heading for measure in report.shown), "top-1 agreement"]
+    names = [measure.name for measure in report.shown]
+    rows = [[label, *_cells(row, names)] for label, row in (*named, ("(all)", report.total))]
     by_group = Table(
         "exact",
         f"Exact values by {report.by.value}, over the whole vocabulary",
         [report.by.value, *head],
         rows,
         bar_chart(bars, title) if bars else None,
+        is_open=True,
     )
     figures = [[figure.title, *_figure_cells(figure)] for figure in report.summary.figures]
     errors = ["± over tokens", "± over conversations"]
@@ -58,10 +60,10 @@ def exact_verdict(report: ExactReport) -> str:
     return f" Over the whole vocabulary KL(T||S) is {shown}, and {share:.1%} have the same most likely id."
 
 
-def _cells(row: ExactRow) -> list[str]:
-    means = [*row.values.values(), row.top1_agreement]
+def _cells(row: ExactRow, names: Sequence[str]) -> list[str]:
+    means = [*(row.values[name] for name in names), row.top1_agreement]
     shown = ["-" if mean is None else f"{mean:.4f}" for mean in means]
-    for index, name in enumerate(row.values):
+    for index, name in enumerate(names):
         if row.n_infinite.get(name):
             shown[index] = "\N{INFINITY}"
     return [f"{row.n_tokens:,}", *shown]

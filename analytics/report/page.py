@@ -119,7 +119,7 @@ class Page:
         )
         summary = f'<p class="verdict">{escape(self.verdict)}</p>\n'
         summary += "".join(table.html() for table in shown)
-        titles = ", ".join(table.title.lower() for table in folded)
+        titles = ", ".join(table.title[:1].lower() + table.title[1:] for table in folded)
         summary += f'<details class="more">\n<summary>More: {escape(titles)}</summary>\n<div class="parts">\n'
         summary += "".join(table.html() for table in folded)
         summary += "".join(f'<p class="small">{escape(note)}</p>\n' for note in self.notes)

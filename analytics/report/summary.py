@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tokscore.analytics.comparison.diff_rows import DiffRow, Interval, row_of
 from tokscore.analytics.comparison.off_policy import finite
@@ -60,9 +61,11 @@ def facts_table(rows: Sequence[tuple[str, str]]) -> Table:
     return Table("coverage", "Coverage", ["", ""], [list(row) for row in rows], is_facts=True)
 
 
-def group_tables(totals: Totals, *, alpha: float | None = None) -> list[Table]:
+def group_tables(
+    totals: Totals, *, alpha: float | None = None, opened: PageGrouping | None = PageGrouping.ROLE
+) -> list[Table]:
     """A table with a chart for each grouping; of two models, with this weight of the teacher."""
-    return [_group_table(totals, by, alpha) for by in PageGrouping]
+    return [replace(_group_table(totals, by, alpha), is_open=by is opened) for by in PageGrouping]
 
 
 def _group_table(totals: Totals, by: PageGrouping, alpha: float | None) -> Table:
@@ -74,7 +77,7 @@ def _group_table(totals: Totals, by: PageGrouping, alpha: float | None) -> Table
         bars = [Bar(label, mean, 0.0) for label, mean in means if mean is not None]
     else:
         shown = page_measures(alpha)
-        title = f"GJS {alpha:g}, nats per token: lower to upper limit of the mean"
+        title = f"GJS {alpha:g}, nats: limits of the mean"
         head = [
             "tokens",
             "compared",
@@ -91,8 +94,7 @@ def _group_table(totals: Totals, by: PageGrouping, alpha: float | None) -> Table
             if row.gjs.lower is not None and row.gjs.upper is not None
         ]
     chart = bar_chart(bars, title) if bars else None
-    is_open = by is PageGrouping.ROLE
-    return Table(GROUP_NAMES[by], f"By {by.value}", [by.value, *head], rows, chart, is_open=is_open)
+    return Table(GROUP_NAMES[by], f"By {by.value}", [by.value, *head], rows, chart)
 
 
 def diff_verdict(totals: Totals, alpha: float) -> str:

@@ -15,6 +15,7 @@ from tokscore.analytics.report.charts import chart_library, check_available
 from tokscore.analytics.report.collecting import PageContents, collect, vocabulary_of
 from tokscore.analytics.report.conversation.token_texts import TokenTexts
 from tokscore.analytics.report.exact import exact_tables, exact_verdict, with_exact
+from tokscore.analytics.report.grouping import PageGrouping
 from tokscore.analytics.report.page import Page
 from tokscore.analytics.report.reading import (
     ComparedDatasets,
@@ -127,7 +128,8 @@ def write_diff_report(
         models_table(datasets),
         facts_table(facts),
         *(() if exact is None else (*exact_tables(exact), *exact_spread(exact))),
-        *group_tables(found.totals, alpha=alpha),
+        # Limits are what stands first only where nothing is known better.
+        *group_tables(found.totals, alpha=alpha, opened=PageGrouping.ROLE if exact is None else None),
         *(limit_spread(found.totals, alpha) if exact is None else ()),
         histogram_table(found.totals, name="log-ratio T - S"),
     ]

@@ -137,6 +137,21 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
+def exact_page(tiny_model: Path, other_tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page about two models whose values over the whole vocabulary are known."""
+    pytest.importorskip("torch")
+    from tests.analytics.exact.pairs import ALPHAS, score_pair, write_conversations
+    from tokscore.analytics.exact.report import exact_report
+    from tokscore.analytics.report import write_diff_report
+
+    folder = tmp_path_factory.mktemp("exact")
+    pair = score_pair(folder, write_conversations(folder / "convs.jsonl"), tiny_model, other_tiny_model)
+    exact = exact_report(pair.run(folder / "parts"))
+    write_diff_report(pair.teacher, pair.student, folder / "page.html", alpha=ALPHAS[0], exact=exact)
+    return folder / "page.html"
+
+
+@pytest.fixture(scope="session")
 def report(write_scores: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page about two models: one conversation of hostile texts, one long, and sixty short ones."""
     from tokscore.analytics.report import write_diff_report

@@ -38,6 +38,15 @@ const cut = [...document.querySelectorAll('button, select, h1, h2, h3, label, #l
 return found.concat(cut.map((e) => 'cut: ' + e.outerHTML.slice(0, 90)));
 """
 
+OPENED = "return [...document.querySelectorAll('#summary table')].filter((e) => e.checkVisibility()).map((e) => e.id)"
+# Titles of axes that the edge of their chart cuts.
+CUT_TITLES = """
+return [...document.querySelectorAll('figure svg .role-axis-title text')].filter((e) => {
+  const [mine, chart] = [e, e.closest('svg')].map((each) => each.getBoundingClientRect());
+  return mine.left < chart.left - 1 || mine.right > chart.right + 1 || mine.bottom > chart.bottom + 1;
+}).map((e) => e.textContent);
+"""
+
 
 @pytest.fixture
 def page(browser: Any, report: Path) -> Any:
@@ -264,17 +273,27 @@ def test_the_colours_follow_the_system_and_the_button(browser: Any, report: Path
 
 
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])
+@pytest.mark.parametrize(
+    ("name", "fragment"), [("report", f"{HOSTILE}&q=short-1&t=5&pin=1"), ("exact_page", "#t=5&pin=1")]
+)
 def test_nothing_overlaps_or_is_cut_and_axe_finds_nothing_serious(
-    browser: Any, report: Path, assets: Path, width: int, theme: str, tmp_path: Path
+    browser: Any,
+    assets: Path,
+    request: pytest.FixtureRequest,
+    name: str,
+    fragment: str,
+    width: int,
+    theme: str,
 ) -> None:
     browser.resize(width)
-    browser.open(report, f"{HOSTILE}&q=short-1&theme={theme}&t=5&pin=1")
+    browser.open(request.getfixturevalue(name), f"{fragment}&theme={theme}")
     browser.run(OPEN_ALL)
-    for i in range(7):
+    for i in range(browser.run("return document.querySelectorAll('figure').length")):
         browser.run("document.querySelectorAll('figure')[arguments[0]].scrollIntoView()", i)
         browser.wait(f"return document.querySelectorAll('figure')[{i}].querySelector('svg path')")
     assert browser.run("return document.documentElement.scrollWidth") <= width
     assert browser.run(OVERLAPS) == []
+    assert browser.run(CUT_TITLES) == []
     axe = (assets / "axe" / "axe.min.js").read_text(encoding="utf-8")
     browser.command("Runtime.evaluate", expression=axe)
     script = "const done = arguments[arguments.length - 1]; axe.run().then((r) => done(r.violations.map((v) => [v.impact, v.id, v.nodes.map((n) => n.html.slice(0, 120) + n.failureSummary).slice(0, 3)])))"
@@ -283,15 +302,38 @@ def test_nothing_overlaps_or_is_cut_and_axe_finds_nothing_serious(
     if folder := os.environ.get("TOKSCORE_SCREENSHOTS"):
         Path(folder).mkdir(exist_ok=True)
         shot = browser.command("Page.captureScreenshot", captureBeyondViewport=True)
-        (Path(folder) / f"{width}-{theme}.png").write_bytes(base64.b64decode(shot["data"]))
+        (Path(folder) / f"{name}-{width}-{theme}.png").write_bytes(base64.b64decode(shot["data"]))
+
+
+def test_what_is_exact_stands_first(browser: Any, exact_page: Path) -> None:
+    browser.resize(1280)
+    browser.open(exact_page)
+    assert browser.run("return document.getElementById('conversations').getBoundingClientRect().top") < 800
+    assert browser.run(OPENED) == ["exact"]
+    assert "Over the whole vocabulary KL(T||S) is " in browser.text(".verdict")
+    head = browser.texts("#exact th")
+    assert head[:3] == ["role", "tokens", "KL(T||S)"]
+    more = browser.text(".more > summary")
+    assert "tokens by exact KL(T||S), percentiles of exact KL(T||S), by role" in more
+
+
+def test_bars_of_a_histogram_stand_on_zero(browser: Any, exact_page: Path) -> None:
+    browser.resize(1280)
+    browser.open(exact_page)
+    browser.run(OPEN_ALL)
+    browser.run("document.querySelector('figure[data-name=kld]').scrollIntoView()")
+    bars = "[...document.querySelectorAll('figure[data-name=kld] svg .mark-rect path')]"
+    browser.wait(f"return {bars}.length > 0")
+    boxes = browser.run(f"return {bars}.map((e) => e.getBoundingClientRect()).map((r) => [r.top, r.bottom])")
+    assert max(bottom for _, bottom in boxes) - min(bottom for _, bottom in boxes) < 1
+    assert all(bottom - top > 5 for top, bottom in boxes)
 
 
 def test_the_first_screen_has_the_verdict_the_roles_and_the_first_conversation(page: Any) -> None:
     top = page.run("return document.getElementById('conversations').getBoundingClientRect().top")
     assert top < 800
     assert page.text(".verdict").startswith("Most apart: role ")
-    opened = "return [...document.querySelectorAll('#summary table')].filter((e) => e.checkVisibility()).map((e) => e.id)"
-    assert page.run(opened) == ["by-role"]
+    assert page.run(OPENED) == ["by-role"]
     if folder := os.environ.get("TOKSCORE_SCREENSHOTS"):
         Path(folder).mkdir(exist_ok=True)
         for width in (1280, 390):

@@ -12,13 +12,8 @@ from tokscore.cli.printing.tables import Column, counted, print_json, print_rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tokscore.analytics.divergence.measures import Measure
     from tokscore.analytics.exact.figures import Figure, Summary
     from tokscore.analytics.exact.report import ExactReport
-
-
-# Measures in the order in which they are asked for.
-_FIRST = ("kl_teacher_student", "kl_student_teacher", "gjs", "total_variation", "log_ratio")
 
 
 def print_exact(report: ExactReport, *, details: bool = False) -> None:
@@ -28,7 +23,7 @@ def print_exact(report: ExactReport, *, details: bool = False) -> None:
     columns = [
         Column("group", report.by.value),
         Column("n_tokens", "tokens"),
-        *(Column(measure.name, measure.heading) for measure in sorted(report.measures, key=_place)),
+        *(Column(measure.name, measure.heading) for measure in report.shown),
         Column("top1_agreement", "same top-1"),
     ]
     named = [*((group_label(row.group, report.by), row) for row in report.groups), ("(all)", report.total)]
@@ -52,10 +47,6 @@ def print_exact(report: ExactReport, *, details: bool = False) -> None:
         title = "Exact, 95 % confidence from resampling conversations"
         print_rows(columns, limits, Format.TABLE, title=title)
     print_summary(report.summary, Format.TABLE)
-
-
-def _place(measure: Measure) -> int:
-    return next((place for place, name in enumerate(_FIRST) if measure.name.startswith(name)), len(_FIRST))
 
 
 def print_summary(summary: Summary, form: Format) -> None:
