@@ -190,7 +190,7 @@ def diff(
     from tokscore.analytics.exact.rows import metric_names as exact_names
     from tokscore.analytics.gates import check_gates, check_groups
     from tokscore.analytics.groups.ranking import Ranking
-    from tokscore.cli.printing.reports.diff import note_confidence, print_report
+    from tokscore.cli.printing.reports.diff import groups_with_values, note_confidence, print_report
     from tokscore.cli.printing.reports.exact import note_infinite, print_exact, print_summary
 
     gates = [parse_gate(text, parse_group_by(groups)) for text in fail_if or ()]
@@ -240,7 +240,8 @@ def diff(
             found += breaches(report, [gate for gate in gates if gate.is_exact], whole)
             if folder is not None:
                 write_exact(folder, report, whole)
-    shown = replace(report, groups=ranking.apply(report.groups))
+    rows = groups_with_values(report) if form is Format.TABLE else report.groups
+    shown = replace(report, groups=ranking.apply(rows))
     shown_exact = None
     if whole is not None:
         of_groups = {row.group: row for row in whole.groups}
@@ -254,7 +255,7 @@ def diff(
         print_report(shown, form, exact=shown_exact, details=details)
         if shown_exact is not None and form is Format.TABLE:
             print_exact(shown_exact, details=details)
-    note_more(len(report.groups), len(shown.groups), "--top" if worst is None else "--worst")
+    note_more(len(rows), len(shown.groups), "--top" if worst is None else "--worst")
     note_absent_metadata(report.by, [row.group for row in report.groups])
     note_confidence(report)
     if whole is not None:

@@ -23,6 +23,10 @@ with suppress(ImportError):  # the environment of vLLM goes without it
     settings.register_profile("tokscore", derandomize=True, deadline=None)
     settings.load_profile("tokscore")
 
+# Where every core has a process of tests, more threads than one wait for each other.
+if n_processes := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(n_processes))))
+
 # Processes of pytest-xdist have a width; tables are as wide as they need where there is none.
 os.environ.pop("COLUMNS", None)
 

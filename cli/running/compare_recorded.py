@@ -101,7 +101,7 @@ def compare_recorded(recorded: Path, chosen: RecordedOptions) -> Compared:
     from tokscore.analytics.recorded.confidence import metric_names
     from tokscore.analytics.recorded.report import open_pairs
     from tokscore.cli.printing.reports.diff import note_confidence
-    from tokscore.cli.printing.reports.mismatch import print_mismatch
+    from tokscore.cli.printing.reports.mismatch import groups_with_values, print_mismatch
 
     gates = [parse_gate(text, parse_group_by(chosen.by)) for text in chosen.fail_if]
     names = metric_names(open_pairs(recorded, chosen.against).against)
@@ -116,12 +116,13 @@ def compare_recorded(recorded: Path, chosen: RecordedOptions) -> Compared:
         out=chosen.out,
     )
     found = breaches(report, gates)
-    shown = replace(report, groups=ranking.apply(report.groups))
+    groups = groups_with_values(report) if chosen.form is Format.TABLE else report.groups
+    shown = replace(report, groups=ranking.apply(groups))
     if chosen.form is Format.JSON:
         print_json(shown.to_dict())
     else:
         print_mismatch(shown, chosen.form, details=chosen.details)
-    note_more(len(report.groups), len(shown.groups), chosen.top_option)
+    note_more(len(groups), len(shown.groups), chosen.top_option)
     note_absent_metadata(report.by, [row.group for row in report.groups])
     note_confidence(report)
     _note_totals(report)

@@ -72,13 +72,24 @@ def commands(datasets: tuple[Path, Path], teacher_model: Path) -> dict[str, list
             SNAPSHOTS.resolve().parent / "formats" / "prime_rl.jsonl",
             "--details",
         ],
+        "recorded_messages": [
+            "diff",
+            "--recorded",
+            SNAPSHOTS.resolve().parent / "formats" / "prime_rl.jsonl",
+            "--by",
+            "conversation_id,message_index",
+            "--sort",
+            "off_policy.mean_abs_log_ratio",
+            "--top",
+            "1",
+        ],
         "drift": ["drift", EXAMPLES / "recorded.jsonl", "-m", teacher_model, *template],
         "template": ["template", "chatml_tools.jinja", "-m", teacher_model],
     }
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["stats", "diff", "diff_details", "recorded", "drift", "template"])
+@pytest.mark.parametrize("name", ["stats", "diff", "diff_details", "recorded", "recorded_messages", "drift", "template"])
 def test_a_table_is_as_in_the_snapshot(
     run: Callable[..., str], commands: dict[str, list[str | Path]], name: str, width: int
 ) -> None:

@@ -54,6 +54,13 @@ _UNITS = (
 _CONFIDENCE = "95 % confidence, from resampling conversations"
 
 
+def groups_with_values(report: DiffReport) -> list[DiffRow]:
+    """Those that a table shows; a note counts the others."""
+    return shown_groups(
+        report.groups, report.by, lambda row: row.n_tokens > 0, lambda row: row.n_tokens + row.n_unscored
+    )
+
+
 def print_report(
     report: DiffReport, form: Format, *, exact: ExactReport | None = None, details: bool = False
 ) -> None:
@@ -67,9 +74,7 @@ def print_report(
     """
     groups = [*report.groups]
     if form is Format.TABLE:
-        groups = shown_groups(
-            groups, report.by, lambda row: row.n_tokens > 0, lambda row: row.n_tokens + row.n_unscored
-        )
+        groups = groups_with_values(report)
     rows = [(report.by.labels(row.group), row) for row in groups]
     rows.append((all_label(report.by), report.total))
     floor = report.noise_floor

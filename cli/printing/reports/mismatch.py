@@ -42,6 +42,13 @@ _LIMITED = {
 _CONFIDENCE = "95 % confidence, from resampling conversations"
 
 
+def groups_with_values(report: MismatchReport) -> list[MismatchRow]:
+    """Those that a table shows; a note counts the others."""
+    return shown_groups(
+        report.groups, report.by, lambda row: row.n_tokens > 0, lambda row: row.n_tokens + row.n_unrecorded
+    )
+
+
 def print_mismatch(report: MismatchReport, form: Format, *, details: bool = False) -> None:
     """Print recorded logprobs against others as tables or CSV.
 
@@ -52,9 +59,7 @@ def print_mismatch(report: MismatchReport, form: Format, *, details: bool = Fals
     """
     groups = [*report.groups]
     if form is Format.TABLE:
-        groups = shown_groups(
-            groups, report.by, lambda row: row.n_tokens > 0, lambda row: row.n_tokens + row.n_unrecorded
-        )
+        groups = groups_with_values(report)
     labels = [*(report.by.labels(row.group) for row in groups), all_label(report.by)]
     rows = [*zip(labels, [*groups, report.total], strict=True)]
     noise = noise_cells(report.noise_floor)

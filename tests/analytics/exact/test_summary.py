@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,24 +17,45 @@ from tokscore.analytics.exact.report import exact_report
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 DOCS = Path(__file__).parents[3] / "docs"
+BLOCK_ROWS = 8  # of float64, which the cache holds
 # Texts of different kinds: prose with tables, code, and lists of commands.
 TEXTS = ("attribution.md", "python.md", "formats.md")
 
 
-def full_logprobs(model: Path, sequences: list[list[int]]) -> list[Array]:
-    """Of every id behind each token but the last: transformers' logits, their softmax in float64."""
+class Tokens(NamedTuple):
+    """What the figures are made of, of every token with one before it; shape [tokens]."""
+
+    nll_base: Array
+    nll: Array
+    kld: Array
+    is_same_top: Array
+
+    def joined(self, others: list[Tokens]) -> Tokens:
+        return Tokens(*map(np.concatenate, zip(self, *others, strict=True)))
+
+
+def tokens_of(models: tuple[Path, Path], sequences: list[list[int]]) -> list[Tokens]:
+    """By transformers' logits over the whole vocabulary; their softmax in float64, a few rows at a time."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    loaded = [AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval() for model in models]
     found = []
     for ids in sequences:
         with torch.inference_mode():
-            logits = loaded(torch.tensor([ids]), use_cache=False).logits[0, :-1]
-        found.append(
-            np.concatenate([torch.log_softmax(rows.double(), -1).numpy() for rows in logits.split(64)])
-        )
+            sides = [model(torch.tensor([ids]), use_cache=False).logits[0, :-1] for model in loaded]
+        targets = torch.tensor(ids[1:])[:, None]
+        blocks = zip(*(each.split(BLOCK_ROWS) for each in (*sides, targets)), strict=True)
+        columns = zip(*(block_of(*block) for block in blocks), strict=True)
+        found.append(Tokens(*(torch.cat(column).numpy() for column in columns)))
     return found
+
+
+def block_of(base_logits: Any, logits: Any, targets: Any) -> tuple[Any, ...]:
+    base, q = (each.double().log_softmax(-1) for each in (base_logits, logits))
+    nll_base, nll = (-each.gather(1, targets)[:, 0] for each in (base, q))
+    is_same = base.argmax(1) == q.argmax(1)
+    return nll_base, nll, (base.exp() * (base - q)).sum(1), is_same
 
 
 def mean_and_uncertainty(values: Array) -> tuple[float, float]:
@@ -51,12 +72,10 @@ def percentile(values: Array, share: float) -> float:
     return (1 - (place - below)) * ordered[below] + (place - below) * ordered[above]
 
 
-def figures_of_llama(base: Array, q: Array, ids: Array) -> dict[str, float]:
-    """What the tool prints for two arrays of logprobs [tokens, vocab] and the tokens."""
-    n = len(ids)
-    rows = np.arange(n)
-    nll, nll_base = -q[rows, ids], -base[rows, ids]
-    kld = (np.exp(base) * (base - q)).sum(1)
+def figures_of_llama(tokens: Tokens) -> dict[str, float]:
+    """What the tool prints."""
+    nll_base, nll, kld, is_same_top = tokens
+    n = len(nll)
     p_diff = np.exp(-nll) - np.exp(-nll_base)
     found: dict[str, float] = {}
 
@@ -96,12 +115,12 @@ def figures_of_llama(base: Array, q: Array, ids: Array) -> dict[str, float]:
             found[f"p{percent.replace('.', '_')}_{name}"] = percentile(values, float(percent) / 100)
     square, square_error = mean_and_uncertainty(p_diff**2)
     put("rms_delta_p", math.sqrt(square), 0.5 / math.sqrt(square) * square_error)
-    same = (base.argmax(1) == q.argmax(1)).sum() / n
+    same = is_same_top.sum() / n
     put("same_top_p", same, math.sqrt(same * (1 - same) / (n - 1)))
     return found
 
 
-def errors_over_conversations(base: list[Array], q: list[Array], ids: list[Array]) -> dict[str, float]:
+def errors_over_conversations(conversations: list[Tokens]) -> dict[str, float]:
     """By leaving out one conversation after the other (jackknife), which linearisation comes close to."""
     names = [
         "mean_ppl_q",
@@ -112,44 +131,41 @@ def errors_over_conversations(base: list[Array], q: list[Array], ids: list[Array
         "rms_delta_p",
     ]
     left: list[list[float]] = []
-    for index in range(len(ids)):
-        rest = [np.concatenate([*each[:index], *each[index + 1 :]]) for each in (base, q, ids)]
-        found = figures_of_llama(*rest)
+    for index in range(len(conversations)):
+        first, *rest = (*conversations[:index], *conversations[index + 1 :])
+        found = figures_of_llama(first.joined(rest))
         left.append([found[name] for name in names])
     values = np.array(left)
-    n = len(ids)
+    n = len(conversations)
     errors = np.sqrt((n - 1) / n * ((values - values.mean(0)) ** 2).sum(0))
     return dict(zip(names, errors.tolist(), strict=True))
 
 
-def summary_and_logprobs(
-    pair: Pair, folder: Path
-) -> tuple[Summary, tuple[list[Array], list[Array], list[Array]]]:
+def summary_and_tokens(pair: Pair, folder: Path) -> tuple[Summary, list[Tokens]]:
     import polars as pl
 
     summary = exact_report(pair.run(folder)).summary
     rows = pl.read_parquet(pair.teacher / "scores/*.parquet")
     sequences = rows.group_by("conversation_id", maintain_order=True).agg("token_id")["token_id"].to_list()
-    base, q = (full_logprobs(model, sequences) for model in (pair.teacher_model, pair.student_model))
-    return summary, (base, q, [np.array(ids[1:]) for ids in sequences])
+    return summary, tokens_of((pair.teacher_model, pair.student_model), sequences)
 
 
-def held_to_llama(summary: Summary, base: Array, q: Array, ids: Array) -> None:
-    found, expected = summary.flat(), figures_of_llama(base, q, ids)
+def held_to_llama(summary: Summary, tokens: Tokens) -> None:
+    found, expected = summary.flat(), figures_of_llama(tokens)
     assert found.keys() == expected.keys() | {
         name.replace("se_tokens", "se_conversations") for name in expected if name.endswith("se_tokens")
     }
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=5e-5, abs=1e-6), name
         assert abs(found[name] - value) < 1e-4 * max(1.0, abs(value)), name
-    assert summary.n_tokens == len(ids)
+    assert summary.n_tokens == len(tokens.nll)
 
 
 def test_every_figure_is_that_of_the_formulas_over_full_logits(pair: Pair, tmp_path: Path) -> None:
-    summary, sides = summary_and_logprobs(pair, tmp_path)
-    held_to_llama(summary, *(np.concatenate(side) for side in sides))
+    summary, (first, *rest) = summary_and_tokens(pair, tmp_path)
+    held_to_llama(summary, first.joined(rest))
     errors = {each.name: each.se_conversations for each in summary.figures}
-    for name, error in errors_over_conversations(*sides).items():
+    for name, error in errors_over_conversations([first, *rest]).items():
         assert errors[name] == pytest.approx(error, rel=0.15), name
 
 
@@ -169,9 +185,9 @@ def test_every_figure_of_the_example_pair_is_right_to_four_digits(
     record = {"id": text, "prompt_token_ids": ids[:1], "completion_token_ids": ids[1:]}
     lines.write_text(json.dumps(record) + "\n")
     pair = score_pair(tmp_path, lines, teacher_model, student_model)
-    summary, sides = summary_and_logprobs(pair, tmp_path / "exact")
+    summary, [tokens] = summary_and_tokens(pair, tmp_path / "exact")
     assert summary.n_tokens == 2_000
-    held_to_llama(summary, *(np.concatenate(side) for side in sides))
+    held_to_llama(summary, tokens)
 
 
 def test_a_model_against_itself_has_figures_of_nothing(pair: Pair, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tokscore.cli.app import app
 from tokscore.dataset.errors import UsageError
 
 Make = Callable[..., Any]  # fixtures of conftest.py, which tests cannot import
+PRIME_RL = Path(__file__).parents[2] / "data/formats/prime_rl.jsonl"
 ROLES = [("user", 5), ("assistant", 9), ("tool", 3), ("assistant", 20)]
 
 
@@ -149,5 +150,9 @@ def test_recorded_conversations_are_sorted_too(conversation: Make, write_dataset
     path = write_dataset([conversation(f"c{i}", seed=i) for i in range(5)], columns=record)
     found = json.loads(run("diff", "--recorded", path, "--worst", 2, "--format", "json").stdout)["groups"]
     assert [group["group"] for group in found] == ["c3", "c1"]
+    # Headers and prompts, of which nothing was recorded, are no groups that --top leaves out.
+    table = run("diff", "--recorded", PRIME_RL, "--by", "conversation_id,message_index", "--top", 3)
+    assert "4 groups (" in table.stderr
+    assert "more (--top" not in table.stderr
     sort = run("diff", "--recorded", path, "--sort", "mismatch_kl.k2")
     assert "cannot sort by mismatch_kl.k2; did you mean mismatch_kl.k" in str(sort.exception)
