@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from tokscore.analytics.recorded.rows import MismatchRow
 
 _KL = (
-    Column("n_sampled", "sampled"),
     Column("k1", "KL, k1", 6),
     Column("k3", "KL, k3", 6),
 )
@@ -77,6 +76,7 @@ def print_mismatch(report: MismatchReport, form: Format, *, details: bool = Fals
         first,
         *(NOISE if noise else ()),
         ess,
+        Column("n_sampled", "sampled"),
         Column("recorded_logprob", "recorded"),
         Column("other_logprob", report.against.value),
     ]
