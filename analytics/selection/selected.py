@@ -30,7 +30,7 @@ class PartRecords(NamedTuple):
     failed: list[str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Selection:
     """The conversations of a dataset with what was decided about each.
 
