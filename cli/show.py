@@ -242,21 +242,17 @@ def print_conversation(
 def _print_messages(
     console: StyledConsole, conversation: ScoredConversation, *, with_recorded: bool = False
 ) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
     from tokscore.analytics.report.conversation.messages import message_rows
+    from tokscore.cli.printing.conversation.fitted import print_fitted
     from tokscore.cli.printing.visible import visible
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     is_compared = conversation.student is not None
     names = ["#", "role", "tokens", "sampled", "logprob"]
     if with_recorded:
         names += ["recorded", "scored - recorded"]
     else:
         names += ["logprob S", "T - S", "GJS"] if is_compared else ["rank 1", "entropy"]
-    for name in names:
-        table.add_column(name, justify="left" if name == "role" else "right", no_wrap=name != "role")
+    rows = []
     for row in message_rows(conversation):
         role = "(none)" if row.role is None else visible(row.role)
         cells = [
@@ -277,8 +273,8 @@ def _print_messages(
             ]
         else:
             cells += [_mean(row.rank1_share), _mean(row.entropy)]
-        table.add_row(*map(Text, cells))
-    console.print(table)
+        rows.append(cells)
+    print_fitted(console, names, rows)
 
 
 def _mean(value: float | None) -> str:

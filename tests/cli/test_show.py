@@ -76,6 +76,19 @@ def test_the_strip_is_as_in_the_snapshot(show: Show, width: int, metric: str) ->
     assert shown == path.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("width", [30, 50, 60])
+def test_a_narrow_table_of_messages_cuts_no_number(show: Show, width: int) -> None:
+    def numbers(width: int) -> list[str]:
+        table = show("greeting", width=width, against=True).split("GJS, lower limit")[0]
+        assert "…" not in table
+        assert ("not shown: " in table) == (width < 80)
+        rows = [line for line in table.splitlines() if re.match(r"\d+ ", line)]
+        assert len(rows) == 4
+        return re.findall(r"-?\d+\.\d+", " ".join(rows))
+
+    assert set(numbers(width)) <= set(numbers(200))
+
+
 def test_a_pipe_gets_80_columns_and_no_escapes(show: Show) -> None:
     assert show("greeting") == show("greeting", width=80)
     assert "\x1b" not in show("greeting", against=True)

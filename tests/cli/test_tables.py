@@ -89,7 +89,9 @@ def commands(datasets: tuple[Path, Path], teacher_model: Path) -> dict[str, list
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["stats", "diff", "diff_details", "recorded", "recorded_messages", "drift", "template"])
+@pytest.mark.parametrize(
+    "name", ["stats", "diff", "diff_details", "recorded", "recorded_messages", "drift", "template"]
+)
 def test_a_table_is_as_in_the_snapshot(
     run: Callable[..., str], commands: dict[str, list[str | Path]], name: str, width: int
 ) -> None:

@@ -21,26 +21,22 @@ def print_recorded_tokens(
         texts: Of its tokens.
     """
     import numpy as np
-    from rich.table import Table
-    from rich.text import Text
 
     from tokscore.analytics.report.conversation.metrics import recorded_gap
+    from tokscore.cli.printing.conversation.fitted import print_fitted
     from tokscore.cli.printing.visible import visible
 
     assert conversation.recorded is not None
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("position", "token", "recorded", "scored", "scored - recorded", "rank"):
-        is_text = name == "token"
-        table.add_column(name, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
+    rows = []
     gaps, scores = recorded_gap(conversation), conversation.teacher
     for i in np.flatnonzero(~np.isnan(conversation.recorded)).tolist():
         text = visible(texts[i].text) if texts[i].is_literal else texts[i].text
         numbers = (conversation.recorded[i], scores.logprobs[i], gaps[i])
         rank = scores.ranks[i]
         cells = [str(i), text, *map(_shown, numbers), "-" if np.isnan(rank) else f"{rank:,.0f}"]
-        table.add_row(*map(Text, cells))
+        rows.append(cells)
     console.print()
-    console.print(table)
+    print_fitted(console, ("position", "token", "recorded", "scored", "scored - recorded", "rank"), rows)
 
 
 def _shown(value: float) -> str:
