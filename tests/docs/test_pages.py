@@ -309,3 +309,40 @@ def test_the_page_about_quantised_models_shows_what_the_command_prints(
     assert printed.keys() == shown.keys()
     for title, values in shown.items():
         assert printed[title] == pytest.approx(values, rel=2e-3, abs=2e-3), title
+
+
+@pytest.mark.model
+def test_the_page_about_mismatch_shows_what_the_commands_print(
+    tokscore: Run, teacher_model: Path, tmp_path: Path
+) -> None:
+    """In bfloat16 the numbers differ from processor to processor, those of float32 do not."""
+    page = (DOCS / "mismatch.md").read_text(encoding="utf-8")
+    places = {"MODEL": str(teacher_model), "scores": str(tmp_path / "scores")}
+    printed = []
+    for command in re.findall(r"^ {4}tokscore (.*(?:examples|--by).*)\n", page, re.MULTILINE):
+        finished = tokscore(*(places.get(word, word) for word in command.split()), cwd=ROOT)
+        assert finished.returncode == 0, finished.stderr
+        printed.append(_rows(finished.stdout))
+    shown = [_rows(table) for table in re.findall(r"```\n(  .*?)```", page, re.DOTALL)]
+    assert len(printed) == 3
+    for found, expected in zip(printed[1:], shown, strict=True):
+        assert found[0] == expected[0]
+        assert len(found) == len(expected)
+    for found, expected in zip(printed[1][1:], shown[0][1:], strict=True):
+        row, wanted = (
+            dict(zip(shown[0][0], found, strict=True)),
+            dict(zip(shown[0][0], expected, strict=True)),
+        )
+        for name in ("answer_position", "tokens", "sampled", "recorded"):
+            assert row[name] == wanted[name]
+        for name in ("KL, k1", "KL, k3", "log-ratio", "mean |log-ratio|", "scored"):
+            assert float(row[name]) == pytest.approx(float(wanted[name]), abs=0.1)
+    gaps = [float(row[shown[1][0].index("mean |log-ratio|")]) for row in printed[2][1:-1]]
+    assert gaps == sorted(gaps, reverse=True)
+
+
+def _rows(table: str) -> list[list[str]]:
+    """The cells of the head and of the rows; a total has one label less than there are columns."""
+    return [
+        re.split(r"\s{2,}", line.strip()) for line in table.splitlines() if line.strip() and "──" not in line
+    ]
