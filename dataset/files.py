@@ -8,7 +8,8 @@ import io
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -47,6 +48,19 @@ class _TemporaryFile(io.FileIO):
             return super().write(content)
         except OSError as error:
             raise _no_room(error) from error
+
+
+@contextmanager
+def temporary_writing() -> Iterator[None]:
+    """Where a library writes a temporary file.
+
+    Raises:
+        TokscoreError: It cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise _no_room(error) from error
 
 
 def _no_room(error: OSError) -> TokscoreError:

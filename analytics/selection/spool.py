@@ -12,6 +12,8 @@ from pathlib import Path
 import polars as pl
 import pyarrow.parquet as pq
 
+from tokscore.dataset.files import temporary_writing
+
 
 class Spool:
     """Frames with the same columns, one for each part of a dataset, in a temporary file.
@@ -25,13 +27,17 @@ class Spool:
 
         Args:
             schema: Name and type of every column.
+
+        Raises:
+            TokscoreError: It cannot be written, here or by other methods.
         """
         self._schema = dict(schema)
-        folder = tempfile.mkdtemp(prefix="tokscore-")
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self._path = Path(folder, "rows.parquet")
         empty = pl.DataFrame(schema=self._schema).to_arrow()
-        self._writer = pq.ParquetWriter(self._path, empty.schema, compression="zstd")
+        with temporary_writing():
+            folder = tempfile.mkdtemp(prefix="tokscore-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self._path = Path(folder, "rows.parquet")
+            self._writer = pq.ParquetWriter(self._path, empty.schema, compression="zstd")
         self._groups: dict[int, int] = {}
         self.n_rows = 0
 
@@ -40,12 +46,14 @@ class Spool:
         rows = frame.select(pl.col(name).cast(dtype) for name, dtype in self._schema.items())
         if len(rows):
             self._groups[part] = len(self._groups)
-            self._writer.write_table(rows.to_arrow(), row_group_size=len(rows))
+            with temporary_writing():
+                self._writer.write_table(rows.to_arrow(), row_group_size=len(rows))
             self.n_rows += len(rows)
 
     def finish(self) -> None:
         """Close the file: from here on it can be read, and nothing can be added."""
-        self._writer.close()
+        with temporary_writing():
+            self._writer.close()
 
     @property
     def schema(self) -> Mapping[str, pl.DataType]:

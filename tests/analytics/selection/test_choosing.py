@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tokscore.analytics.selection.amount import first_ones, parse_amount
 from tokscore.analytics.selection.choosing import select
 from tokscore.analytics.selection.metrics import conversation_metrics, metric_names
 from tokscore.analytics.selection.selected import Selection
-from tokscore.dataset.errors import UsageError
+from tokscore.dataset.errors import TokscoreError, UsageError
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.schema import DatasetKind
 
@@ -182,6 +183,15 @@ def test_conversations_that_the_other_dataset_lacks_have_no_number(
     found = select(sides[0], keep_top="100%", by="log_ratio", against=sides[1])
     assert sorted(_kept(found)) == ["c3", "c4", "c5"]
     assert found.reasons() == {"no log_ratio": 3}
+
+
+def test_a_full_disk_names_the_folder(scored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_arguments: object, **_settings: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pyarrow.parquet.ParquetWriter.write_table", full)
+    with pytest.raises(TokscoreError, match=r"No space left on device.\nSet TMPDIR"):
+        select(scored, where="n_tokens > 1")
 
 
 def test_branches_count_together(conversation: Make, write_dataset: Make) -> None:
