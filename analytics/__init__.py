@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from tokscore.dataset.interactive.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from tokscore.analytics.aligned_text.advantages import text_advantages
+    from tokscore.analytics.aligned_text.report import TextReport, text_report
     from tokscore.analytics.comparison.compare import ComparedBatch, Comparison
     from tokscore.analytics.comparison.diff import DiffReport, diff_report
     from tokscore.analytics.comparison.diff_rows import DiffRow, Interval
@@ -60,6 +62,7 @@ _LAZY = {
     "Selection": "tokscore.analytics.selection.selected",
     "StatsReport": "tokscore.analytics.groups.stats",
     "StatsRow": "tokscore.analytics.groups.stats",
+    "TextReport": "tokscore.analytics.aligned_text.report",
     "TokenError": "tokscore.analytics.divergence.topk",
     "TokenMeasures": "tokscore.analytics.divergence.measures",
     "TopK": "tokscore.analytics.divergence.topk",
@@ -75,6 +78,8 @@ _LAZY = {
     "select": "tokscore.analytics.selection.choosing",
     "stats": "tokscore.analytics.frames",
     "stats_report": "tokscore.analytics.groups.stats",
+    "text_advantages": "tokscore.analytics.aligned_text.advantages",
+    "text_report": "tokscore.analytics.aligned_text.report",
     "topk_divergences": "tokscore.analytics.divergence.intervals",
     "topk_entropy": "tokscore.analytics.divergence.intervals",
     "topk_gjs": "tokscore.analytics.divergence.intervals",
@@ -103,6 +108,7 @@ __all__ = [
     "Selection",
     "StatsReport",
     "StatsRow",
+    "TextReport",
     "TokenError",
     "TokenMeasures",
     "TopK",
@@ -118,6 +124,8 @@ __all__ = [
     "select",
     "stats",
     "stats_report",
+    "text_advantages",
+    "text_report",
     "topk_divergences",
     "topk_entropy",
     "topk_gjs",

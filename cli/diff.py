@@ -17,7 +17,7 @@ from tokscore.cli.printing.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.reports.groups import note_more
 from tokscore.cli.printing.tables import counted, note_absent_metadata, print_all_columns, print_json
-from tokscore.cli.running import compare_models, compare_recorded
+from tokscore.cli.running import compare_models, compare_recorded, compare_text
 from tokscore.dataset.choices import Align, OnError, Sampler
 
 if TYPE_CHECKING:
@@ -104,7 +104,8 @@ def diff(
         Align,
         options.option(
             "--align",
-            help="Compare all tokens, which must be equal, or only the content that two templates share.",
+            help="Compare all tokens, which must be equal; only the content that two templates share; or, "
+            "for two tokenizers, the text of messages, span by span.",
         ),
     ] = Align.TOKENS,
     on_error: options.OnErrorNoted = OnError.FAIL,
@@ -139,6 +140,22 @@ def diff(
     groups = by or ["role" if worst is None else "conversation_id"]
     exact = exact or summary is not None
     is_content = align is Align.CONTENT
+    if align is Align.TEXT:
+        if any((recorded, on, exact, html, alpha, sampled_by, noise_floor, summary, worst)):
+            raise UsageError(
+                "--align text compares spans of text; leave out --recorded, --on, --exact, --summary, "
+                "--html, --alpha, --sampled-by, --noise-floor and --worst."
+            )
+        if teacher is None or student is None:
+            raise UsageError("expected two score datasets, TEACHER and STUDENT.")
+        found_text = compare_text.compare_text(
+            teacher,
+            student,
+            compare_text.TextOptions(groups, sort, top, on_error, fail_if or (), out, form),
+        )
+        _note_skipped(found_text.report.skipped)
+        _end(found_text.breaches)
+        return
     if is_content and any((on, exact, html)):
         raise UsageError(
             "--align content is for datasets of different tokens; leave out --on, which renders once, and "

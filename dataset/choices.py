@@ -39,6 +39,7 @@ class Align(StrEnum):
 
     TOKENS = "tokens"
     CONTENT = "content"
+    TEXT = "text"
 
 
 class Sampler(StrEnum):

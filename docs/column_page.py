@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 from page_text import NOTICE, UndocumentedError, attributes, table
 
+from tokscore.analytics.aligned_text.rows import TextRow
+from tokscore.analytics.aligned_text.tables import SPAN_SCHEMA
 from tokscore.analytics.comparison.confidence import NamedConfidence
 from tokscore.analytics.comparison.diff_rows import DiffRow, Estimate, Interval
 from tokscore.analytics.comparison.tables import token_schema
@@ -134,6 +136,14 @@ def sections() -> Iterator[tuple[str, str, Iterable[Row]]]:
         "[mismatch.md](mismatch.md) explains the numbers."
     )
     yield "groups.parquet of diff --recorded", about, _mismatch()
+    about = "`diff --align text -o DIR` writes it; one row per span of text, scored or not."
+    yield "spans.parquet of diff --align text", about, _schema(SPAN_SCHEMA)
+    about = (
+        "`diff --align text -o DIR` writes it; one row per group.\n"
+        "[divergence.md](divergence.md#two-tokenizers) explains the numbers."
+    )
+    rows = (row for row in _described(TextRow) if row.name != "group")
+    yield "groups.parquet of diff --align text", about, rows
     about = "`stats --format json` prints one object per group under `groups`, and one under `total`."
     yield "groups of stats", about, _stats()
     about = "`selfcheck --format json` prints it, `-o` writes it; [selfcheck.md](selfcheck.md) has all keys."
@@ -148,14 +158,16 @@ def _named(name: str) -> str:
     return name.replace(f"{_ANY_ALPHA:g}", "A")
 
 
+_COUNTED = ("tokens", "conversations", "sequences", "messages", "spans", "bytes", "characters")
 # Units follow from names; the first pattern that is found counts.
 _UNITS = (
     (r"^(exact\.)?confidence.MEASURE", "as MEASURE"),
     (r"^confidence.NUMBER", "as NUMBER"),
     (r"unresolved|total_variation|delta_p", "probability"),
-    (r"share|outside|clipped|agreement|effective_sample_size", "share"),
+    (r"share|outside|clipped|overlap|agreement|effective_sample_size", "share"),
     (r"percentiles|logprob|log_ratio|kl_|gjs|_kl\.|entropy|sequence_(sum|mean)|estimate", "nats"),
     (r"^against_reference|^noise_floor|^lines", "nats"),
+    (r"bits_per_byte", "bits/byte"),
     (r"tokens_per_message", "tokens"),
     (r"chi2|ratio|rank|perplexity", ""),
 )
@@ -165,8 +177,8 @@ def _unit_of(name: str, dtype: str) -> str:
     """Of a key in JSON."""
     last = name.rpartition(".")[2]
     if last.startswith("n_"):
-        counted = last.removeprefix("n_")
-        return counted if counted in ("tokens", "conversations", "sequences", "messages") else "tokens"
+        counted = last.rpartition("_")[2]
+        return counted if counted in _COUNTED else "tokens"
     if last.endswith("p_value"):
         return "probability"
     if dtype != "float":

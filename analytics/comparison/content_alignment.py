@@ -81,7 +81,7 @@ class ContentAligner:
             student_starts: Likewise.
         """
         ids = [table["token_id"].to_numpy() for table in (teacher, student)]
-        mine, theirs = _fields(teacher, teacher_starts, student, student_starts)
+        mine, theirs = content_fields(teacher, teacher_starts, student, student_starts)
         found: list[tuple[IndexArray, IndexArray]] = []
         for key, rows in mine.items():
             others = theirs.get(key)
@@ -118,7 +118,7 @@ class ContentAligner:
     ) -> tuple[IndexArray, IndexArray] | None:
         """Indices of partners; None where the texts do not fit together in one way."""
         mine, theirs = self._text(ids), self._text(other_ids)
-        shift = _shift(mine, theirs)
+        shift = shift_between(mine, theirs)
         if shift is None:
             return None
         starts = mine.bounds[:-1] + shift, theirs.bounds[:-1]
@@ -126,19 +126,35 @@ class ContentAligner:
         same = ids[first] == other_ids[second]
         return first[same], second[same]
 
-    def _text(self, ids: NDArray[np.int32]) -> _Text:
-        pieces = [self._texts.get(each) or chr(256 + each) for each in ids.tolist()]
-        return _Text("".join(pieces), np.cumsum([0, *map(len, pieces)]))
+    def _text(self, ids: NDArray[np.int32]) -> FieldText:
+        return field_text(ids, self._texts)
 
 
-class _Text(NamedTuple):
-    """Bytes of some tokens, and where each begins and the last ends."""
+class FieldText(NamedTuple):
+    """The bytes of some tokens.
+
+    Attributes:
+        raw: One character a byte; an id without bytes is a character of its own.
+        bounds: Where each token begins and the last ends, int64 [tokens + 1].
+    """
 
     raw: str
     bounds: IndexArray
 
 
-def _fields(
+def field_text(ids: NDArray[np.int32], texts: Mapping[int, str], unknown: int = 256) -> FieldText:
+    """The bytes of tokens.
+
+    Args:
+        ids: int32 [tokens].
+        texts: Bytes of ids, one character a byte.
+        unknown: From here on are characters of ids without bytes, each of them like no other.
+    """
+    pieces = [texts.get(each) or chr(unknown + each) for each in ids.tolist()]
+    return FieldText("".join(pieces), np.cumsum([0, *map(len, pieces)]))
+
+
+def content_fields(
     teacher: pa.Table, teacher_starts: IndexArray, student: pa.Table, student_starts: IndexArray
 ) -> tuple[dict[tuple[int, ...], IndexArray], dict[tuple[int, ...], IndexArray]]:
     """Rows of the content tokens of every field, by conversation, message, role and source."""
@@ -177,7 +193,7 @@ def _runs(rows: IndexArray) -> list[IndexArray]:
     return np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
 
 
-def _shift(mine: _Text, theirs: _Text) -> int | None:
+def shift_between(mine: FieldText, theirs: FieldText) -> int | None:
     """The difference between an offset in one text and that in the other; None where it is not certain.
 
     One text lies in the other, or does without its first or last token, which may hold characters of the
@@ -193,7 +209,7 @@ def _shift(mine: _Text, theirs: _Text) -> int | None:
     return None
 
 
-def _shifts(part: _Text, whole: _Text, n_first: int, n_last: int) -> set[int]:
+def _shifts(part: FieldText, whole: FieldText, n_first: int, n_last: int) -> set[int]:
     """Up to two places in `whole` of a text, less so many tokens at its ends, where the two fit together."""
     last = len(part.bounds) - 1 - n_last
     if n_first >= last:
@@ -206,7 +222,7 @@ def _shifts(part: _Text, whole: _Text, n_first: int, n_last: int) -> set[int]:
     return found
 
 
-def _fit(part: _Text, whole: _Text, start: int, stop: int, shift: int) -> bool:
+def _fit(part: FieldText, whole: FieldText, start: int, stop: int, shift: int) -> bool:
     """Whether the texts, equal in [start, stop), may differ beyond it by the template alone.
 
     To either side one of them ends, or goes on differently inside its first or last token, of which the

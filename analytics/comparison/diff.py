@@ -186,6 +186,8 @@ def diff_report(
     grouping = parse_group_by(by)
     alphas = checked_alphas([alpha] if isinstance(alpha, int | float) else alpha)
     align = choose(Align, align, "align")
+    if align is Align.TEXT:
+        raise UsageError("`align='text'` gives other numbers, of spans; call `analytics.text_report`.")
     if sampled_by is not None and align is Align.CONTENT:
         raise UsageError(
             "`sampled_by` estimates need every sampled token, and `align='content'` leaves some out. "

@@ -116,15 +116,16 @@ class Pairing:
             teacher_columns: Token columns to read of it.
             student_columns: Likewise.
             on_error: Whether a bad conversation ends the run or is left out.
-            align: Whether all token ids have to be equal; if not, the columns of alignment are read too.
+            align: Whether all token ids have to be equal; if not, the columns of alignment are read too, and
+                for a comparison by text tokenizers may differ.
 
         Raises:
             InputError: Their tokenizers, temperatures or logprob modes differ.
         """
-        _check_comparable(teacher, student)
+        _check_comparable(teacher, student, align)
         self._teacher, self._student = teacher, student
         self._align = align
-        needed = ["token_id", "position", *(ALIGNMENT_COLUMNS if align is Align.CONTENT else ())]
+        needed = ["token_id", "position", *(() if align is Align.TOKENS else ALIGNMENT_COLUMNS)]
         self._columns = [*needed, *teacher_columns], [*needed, *student_columns]
         self._on_error = on_error
         self.n_conversations = 0
@@ -275,14 +276,14 @@ def _first_bad(starts: NDArray[np.int64], is_bad: NDArray[np.bool_]) -> Iterator
     yield from zip(conversations.tolist(), rows[first].tolist(), strict=True)
 
 
-def _check_comparable(teacher: Dataset, student: Dataset) -> None:
+def _check_comparable(teacher: Dataset, student: Dataset, align: Align) -> None:
     mine, theirs = teacher.manifest, student.manifest
     differences = [
         f"settings.{name} is {mine.settings[name]!r} and {theirs.settings[name]!r}"
         for name in _SAME_SETTINGS
         if name in mine.settings and name in theirs.settings and mine.settings[name] != theirs.settings[name]
     ]
-    if mine.tokenizer.sha256 != theirs.tokenizer.sha256:
+    if align is not Align.TEXT and mine.tokenizer.sha256 != theirs.tokenizer.sha256:
         differences.append(
             f"the tokenizer is {mine.tokenizer.name} (sha256 {mine.tokenizer.sha256[:12]}) and "
             f"{theirs.tokenizer.name} (sha256 {theirs.tokenizer.sha256[:12]})"

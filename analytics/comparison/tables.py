@@ -103,15 +103,15 @@ def token_table(batch: ComparedBatch, by: Grouping) -> pa.Table:
 
 
 class TokenTable:
-    """Writes the rows of tokens aside, and renames the file when it is whole; nothing without a folder."""
+    """Writes rows aside, and renames the file when it is whole; nothing without a folder."""
 
-    def __init__(self, folder: Path | None) -> None:
-        """Open the table.
+    def __init__(self, folder: Path | None, name: str = TOKENS_NAME) -> None:
+        """Open the table of this name.
 
         Raises:
             UsageError: `folder` is a file, or holds something.
         """
-        self._path = None if folder is None else folder / TOKENS_NAME
+        self._path = None if folder is None else folder / name
         self._writer: pq.ParquetWriter | None = None
         if folder is None:
             return
