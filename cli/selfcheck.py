@@ -99,6 +99,7 @@ def selfcheck(
     from tokscore.dataset.errors import ExitCode, UsageError
     from tokscore.rendering.inputs import open_source
     from tokscore.scoring import plan_engine, selfcheck
+    from tokscore.scoring.engines.retries import UNSHOWN
 
     if out is not None and not out.absolute().parent.is_dir():
         raise UsageError(f"{out} is in no directory that exists; make it first.")
@@ -118,7 +119,9 @@ def selfcheck(
     chosen = selfcheck.choose(source, spec, max_tokens_total)
     _note_choice(chosen, max_tokens_total)
     found = selfcheck.selfcheck(chosen, spec, reference, tolerance, seed=seed, progress=note)
-    in_effect = [f"{name.replace('_', ' ')} {value}" for name, value in found.details.items()]
+    in_effect = [
+        f"{name.replace('_', ' ')} {value}" for name, value in found.details.items() if name not in UNSHOWN
+    ]
     note(f"engine: {', '.join(in_effect)}")
     document = _document(found, chosen, spec)
     if out is not None:

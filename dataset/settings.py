@@ -59,6 +59,8 @@ class Definition(NamedTuple):
         """
         if value is None:
             return self.default
+        if isinstance(self.default, tuple):
+            return (value,) if isinstance(value, str) else tuple(value)
         if self.enum is not None:
             return choose(self.enum, value, self.name)
         about = self.about

@@ -31,7 +31,7 @@ class Agreement(NamedTuple):
         max: The largest |delta|.
         share_outside: Share of tokens with exp(delta) outside [0.9, 1.1].
         top1_agreement: Share with the same most likely id; None without top-k.
-        rank_agreement: Share with the same rank.
+        rank_agreement: Share with the same rank; None where an engine gives none.
         top_logprobs_max: The largest difference between logprobs at the same place of the top-k; None
             without top-k.
     """
@@ -43,7 +43,7 @@ class Agreement(NamedTuple):
     max: float
     share_outside: float
     top1_agreement: float | None
-    rank_agreement: float
+    rank_agreement: float | None
     top_logprobs_max: float | None
 
 
@@ -63,6 +63,7 @@ def agreement(one: Sequence[SequenceScores], other: Sequence[SequenceScores]) ->
     p95, p99 = np.percentile(size, [95, 99], method="inverted_cdf")
     ratio = np.exp(delta)
     has_top = bool(one[0].top_ids.shape[1])
+    has_ranks = all(scores.ranks is not None for scores in (*one, *other))
     top_one, top_other = _joined(one, "top_ids"), _joined(other, "top_ids")
     top_logprobs = _differences(_joined(one, "top_logprobs"), _joined(other, "top_logprobs"))
     return Agreement(
@@ -73,7 +74,9 @@ def agreement(one: Sequence[SequenceScores], other: Sequence[SequenceScores]) ->
         max=float(size.max()),
         share_outside=float(((ratio < RATIO_LOW) | (ratio > RATIO_HIGH)).mean()),
         top1_agreement=float((top_one[:, 0] == top_other[:, 0]).mean()) if has_top else None,
-        rank_agreement=float((_joined(one, "ranks") == _joined(other, "ranks")).mean()),
+        rank_agreement=float((_joined(one, "ranks") == _joined(other, "ranks")).mean())
+        if has_ranks
+        else None,
         top_logprobs_max=float(np.abs(top_logprobs).max()) if has_top else None,
     )
 
@@ -96,5 +99,5 @@ def _differences(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArra
     return np.subtract(one, other, out=np.zeros_like(one), where=one != other)
 
 
-def _bits(column: NDArray[np.float32] | None) -> bytes | None:
+def _bits(column: NDArray[np.generic] | None) -> bytes | None:
     return None if column is None else column.tobytes()

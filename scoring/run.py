@@ -16,7 +16,7 @@ from tokscore.dataset.choices import OnError, choose
 from tokscore.dataset.claims.commit import part_name
 from tokscore.dataset.errors import ConversationError, EngineError
 from tokscore.dataset.files import output_location
-from tokscore.dataset.manifest import Manifest, Setting
+from tokscore.dataset.manifest import Manifest, Setting, read_manifest
 from tokscore.dataset.resuming import (
     check_some_succeeded,
     finished_elsewhere,
@@ -32,7 +32,7 @@ from tokscore.rendering.workers import choose_library
 from tokscore.scoring import dedupe
 from tokscore.scoring.columns import ScoredTokens, score_columns
 from tokscore.scoring.engines.contract import SequenceScores, TokenSequence, windows
-from tokscore.scoring.engines.retries import CHANCE, EngineFailure, RetryingEngine
+from tokscore.scoring.engines.retries import CHANCE, UNSHOWN, EngineFailure, RetryingEngine, check_same_model
 from tokscore.scoring.engines.row_checks import check_scores
 from tokscore.scoring.engines.settings import Sharing
 from tokscore.scoring.estimates import RATE_KEY
@@ -321,8 +321,14 @@ class _Run:
         details = dict(self._engine.details)
         if details:
             tell(
-                "engine: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in details.items())
+                "engine: "
+                + ", ".join(
+                    f"{name.replace('_', ' ')} {value}"
+                    for name, value in details.items()
+                    if name not in UNSHOWN
+                )
             )
+        check_same_model(self._spec.identity.engine, read_manifest(out).engine_details, details)
         differences = record_engine_details(out, details, but=CHANCE)
         if differences:
             tell(

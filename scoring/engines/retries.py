@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tokscore.dataset.errors import EngineError
 from tokscore.scoring.engines.contract import SequenceScores, TokenSequence
+from tokscore.scoring.engines.registry import ENGINES, load_target
 
 if TYPE_CHECKING:
     from tokscore.dataset.manifest import Setting
@@ -17,7 +18,25 @@ if TYPE_CHECKING:
 # Sequences that fail alone, one after the other, before the engine is taken to be broken.
 MAX_FAILURES = 8
 # Details that differ from one start to the next without a reason.
-CHANCE = {"sharing", "self_test_max_difference", "transformers_max_difference"}
+CHANCE = {"sharing", "self_test_max_difference", "transformers_max_difference", "noise", "fingerprint"}
+# Details that are for manifests alone.
+UNSHOWN = {"fingerprint"}
+
+
+def check_same_model(engine: str, earlier: Mapping[str, Setting] | None, now: Mapping[str, Setting]) -> None:
+    """Refuse to go on where details of an engine say that it has another model than before.
+
+    Args:
+        engine: Its name.
+        earlier: Details of the one that scored before; None where there was none.
+        now: Of the one that is to go on.
+
+    Raises:
+        UsageError: They have different models.
+    """
+    row = ENGINES.get(engine)
+    if earlier is not None and row is not None and row.check_same is not None:
+        load_target(row.check_same)(earlier, now)
 
 
 class EngineFailure(NamedTuple):
@@ -81,6 +100,7 @@ class RetryingEngine:
             self._engine = self._spec.start(self._longest)
             self._at_start = self._counts()
             before, self.details = self.details, getattr(self._engine, "details", {})
+            check_same_model(self._spec.identity.engine, before, self.details)
             differences = [
                 f"{name.replace('_', '-')} was {before.get(name)} and is {self.details.get(name)}"
                 for name in sorted({*before, *self.details} - CHANCE)

@@ -54,7 +54,7 @@ def find_fault(scores: SequenceScores, token_ids: Ints | None = None) -> Fault |
         rows = slice(start, start + BLOCK_ROWS)
         block = _Block(
             scores.logprobs[rows],
-            scores.ranks[rows],
+            None if scores.ranks is None else scores.ranks[rows],
             scores.top_ids[rows],
             scores.top_logprobs[rows],
             None if token_ids is None else token_ids[rows],
@@ -68,7 +68,7 @@ def find_fault(scores: SequenceScores, token_ids: Ints | None = None) -> Fault |
 
 class _Block(NamedTuple):
     logprobs: Floats
-    ranks: Ints
+    ranks: Ints | None
     top_ids: Ints
     top_logprobs: Floats
     token_ids: Ints | None
@@ -81,10 +81,11 @@ def _faults(block: _Block) -> Iterator[tuple[str, Bools]]:
     """
     logprobs, ranks, top_ids, top_logprobs, token_ids = block
     top_k = top_ids.shape[1]
-    yield "its rank is below 1", ranks < 1
-    # The ids that a rank counts are as likely as the token, or likelier.
-    mass = ranks * np.exp(logprobs)
-    yield "so many ids as its rank says cannot be as likely", mass > 1 + MASS_TOLERANCE
+    if ranks is not None:
+        yield "its rank is below 1", ranks < 1
+        # The ids that a rank counts are as likely as the token, or likelier.
+        mass = ranks * np.exp(logprobs)
+        yield "so many ids as its rank says cannot be as likely", mass > 1 + MASS_TOLERANCE
     if not top_k:
         return
     yield "its list is not in descending order", top_logprobs[:, 1:] > top_logprobs[:, :-1]
@@ -97,21 +98,25 @@ def _faults(block: _Block) -> Iterator[tuple[str, Bools]]:
     yield "its list holds an id twice", np.repeat(is_twice, SORTED_EVERY, 0) if is_twice.any() else is_twice
 
     tolerance: Floats = SAME_LOGPROB - SAME_LOGPROB_RELATIVE * np.maximum(logprobs, LOWEST)
-    is_inside = ranks <= top_k
-    # Of the ids that its rank counts, which begin the list, the token is the least likely.
-    there = np.where(is_inside, top_logprobs[np.arange(len(ranks)), np.minimum(ranks, top_k) - 1], logprobs)
-    yield "its list has another logprob at its rank", _differ(logprobs, there, tolerance)
-    yield (
-        "its rank is beyond its list, but it is likelier than an id there",
-        (logprobs > top_logprobs[:, -1] + tolerance) > is_inside,
-    )
+    is_likely = logprobs > top_logprobs[:, -1] + tolerance
+    if ranks is not None:
+        is_inside = ranks <= top_k
+        # Of the ids that its rank counts, which begin the list, the token is the least likely.
+        at = np.minimum(ranks, top_k) - 1
+        there = np.where(is_inside, top_logprobs[np.arange(len(ranks)), at], logprobs)
+        yield "its list has another logprob at its rank", _differ(logprobs, there, tolerance)
+        yield "its rank is beyond its list, but it is likelier than an id there", is_likely > is_inside
     if token_ids is None:
         return
     places = (top_ids == token_ids[:, None]).reshape(-1).nonzero()[0]
     listed = places // top_k
-    is_missing = is_inside.copy()
-    is_missing[listed] = False
-    yield "its list lacks the token, against its rank", is_missing
+    if ranks is None:
+        is_likely[listed] = False
+        yield "its list lacks the token, which is likelier than an id there", is_likely
+    else:
+        is_missing = is_inside.copy()
+        is_missing[listed] = False
+        yield "its list lacks the token, against its rank", is_missing
     there = logprobs.copy()
     there[listed] = top_logprobs.reshape(-1)[places]
     yield "its list has the token at another logprob", _differ(logprobs, there, tolerance)
@@ -185,12 +190,12 @@ def check_scores(
     """
     shapes = {
         "logprobs": (scores.logprobs.shape, (n_rows,)),
-        "ranks": (scores.ranks.shape, (n_rows,)),
         "top_ids": (scores.top_ids.shape, (n_rows, top_k)),
         "top_logprobs": (scores.top_logprobs.shape, (n_rows, top_k)),
     }
-    if scores.entropy is not None:
-        shapes["entropy"] = (scores.entropy.shape, (n_rows,))
+    for name, column in (("ranks", scores.ranks), ("entropy", scores.entropy)):
+        if column is not None:
+            shapes[name] = (column.shape, (n_rows,))
     if at_ids is not None:
         for name, column in (("at_ids", scores.at_ids), ("at_logprobs", scores.at_logprobs)):
             shapes[name] = (() if column is None else column.shape, at_ids.shape)

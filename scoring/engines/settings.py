@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypedDict
@@ -34,6 +34,16 @@ class HeadDtype(StrEnum):
     FLOAT32 = "float32"
 
 
+class ServerKind(StrEnum):
+    """How a server is asked; auto is the first way in which it answers."""
+
+    AUTO = "auto"
+    SGLANG = "sglang"
+    VLLM = "vllm"
+    VLLM_TOKENS = "vllm-tokens"
+    ECHO = "echo"
+
+
 class EnginePath(StrEnum):
     """How the numbers are taken from vLLM; auto is the fastest that passes its self-test."""
 
@@ -55,7 +65,9 @@ class EngineSettings(Settings):
     """All that an engine is told beside the model."""
 
     engine: str = setting(
-        AUTO, "vllm, transformers, or whichever of them can run here (auto).", choices=engine_names
+        AUTO,
+        "vllm, transformers, or whichever of them can run here (auto); server for a model behind --url.",
+        choices=engine_names,
     )
     top_k: int = setting(20, "Most likely ids to keep at every position.", metavar="K", at_least=0)
     dtype: Dtype = setting(Dtype.AUTO, "Type to compute in; auto is the model's own.")
@@ -81,10 +93,29 @@ class EngineSettings(Settings):
     )
     engine_arg: Mapping[str, Any] = setting(  # Any: JSON values
         {},
-        "Passed on to vLLM's LLM; VALUE is JSON, otherwise text. May be given several times. Two are "
+        "Passed on to vLLM's LLM; VALUE is JSON, otherwise text. May be given several times. Some are "
         "tokscore's: max_model_len=N, the tokens that the model takes where its configuration says otherwise "
-        "(all engines), and logits_bytes=N, the memory for logits.",
+        "(all engines); logits_bytes=N, the memory for logits (vllm); timeout_s=N for one answer and "
+        "retry_s=N for all tries of a request (server).",
         metavar="NAME=VALUE",
+    )
+    url: tuple[str, ...] = setting(
+        (),
+        "Address of a server that has the model, which is then not loaded here. May be given several times, "
+        "for replicas.",
+        metavar="URL",
+    )
+    server_kind: ServerKind = setting(
+        ServerKind.AUTO, "How the server is asked; auto finds out by asking it (server)."
+    )
+    server_model: str | None = setting(
+        None, "The server's name of the model, where it has several (server).", metavar="NAME"
+    )
+    concurrency: int = setting(
+        64,
+        "Most requests at once to each server; fewer while more bring nothing (server).",
+        metavar="N",
+        at_least=1,
     )
 
 
@@ -103,6 +134,10 @@ class EngineKeywords(TypedDict, total=False):
     batch_tokens: int | None
     sharing: str
     engine_arg: Mapping[str, Any]  # Any: JSON values
+    url: Sequence[str]
+    server_kind: str
+    server_model: str | None
+    concurrency: int
 
 
 def check_settings(settings: EngineSettings, name: str) -> None:

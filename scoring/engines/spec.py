@@ -10,7 +10,7 @@ from tokscore.dataset.errors import UsageError
 from tokscore.dataset.manifest import ModelIdentity, Setting
 from tokscore.dataset.settings import changed
 from tokscore.scoring.engines.model import find_model
-from tokscore.scoring.engines.registry import ENGINES, check_installed, choose_engine, load_target
+from tokscore.scoring.engines.registry import AUTO, ENGINES, check_installed, choose_engine, load_target
 from tokscore.scoring.engines.settings import (
     LENGTH_ARGUMENT,
     Dtype,
@@ -88,10 +88,15 @@ def plan_engine(
         EngineError: The engine's packages are not installed.
     """
     settings = changed(settings or EngineSettings(), changes)
-    name = choose_engine(settings.engine)
+    name = choose_engine("server" if settings.engine == AUTO and settings.url else settings.engine)
     check_settings(settings, name)
     check_installed(name)
-    files = find_model(model, revision, trust_remote_code=trust_remote_code)
+    row = ENGINES[name]
+    identity: ModelIdentity | None = None
+    if row.plan is None:
+        files = find_model(model, revision, trust_remote_code=trust_remote_code)
+    else:
+        files, identity = load_target(row.plan)(model, settings, revision)
     if LENGTH_ARGUMENT in settings.engine_arg:
         files = replace(files, max_length=settings.engine_arg[LENGTH_ARGUMENT])
     if settings.top_k > files.vocab_size:
@@ -99,7 +104,8 @@ def plan_engine(
             f"`top_k` is {settings.top_k}; expected 0 to {files.vocab_size}, the vocabulary size of "
             f"{files.name}."
         )
-    row = ENGINES[name]
+    if identity is not None:
+        return EngineSpec(files, identity, settings)
     has_weights = row.without_weights is None or row.without_weights not in settings.engine_arg.items()
     identity = ModelIdentity(
         name=files.name,

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from tokscore.dataset.tokens import (
     RenderedConversation,
     RenderedTokens,
 )
-from tokscore.scoring import Engine, plan_engine
+from tokscore.scoring import Engine, SequenceScores, TokenSequence, plan_engine
 
 VOCAB_SIZE = 128
 MAX_LENGTH = 1_024
@@ -23,6 +23,13 @@ MAX_LENGTH = 1_024
 
 def random_ids(seed: int, n: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     return np.random.default_rng(seed).integers(0, VOCAB_SIZE, n).astype(np.int32)
+
+
+def scores_of(engine: object, sequences: Iterable[np.ndarray]) -> list[SequenceScores]:
+    keyed = [TokenSequence(key, ids) for key, ids in enumerate(sequences)]
+    found = dict(engine.score(keyed))
+    assert sorted(found) == list(range(len(keyed)))
+    return [found[key] for key in range(len(keyed))]
 
 
 class EngineStarter:

@@ -135,8 +135,10 @@ class PathCheck(NamedTuple):
         if (is_wrong & is_finite).any():
             raise PathError(f"its logprobs are none of vLLM's plain ones at temperature {self.temperature:g}")
 
-    def _check_ranks(self, ranks: NDArray[np.int32], plain: SequenceScores) -> None:
+    def _check_ranks(self, ranks: NDArray[np.int32] | None, plain: SequenceScores) -> None:
         """Compare ranks, which no temperature changes, with those of the plain path at temperature 1."""
+        if ranks is None or plain.ranks is None:
+            raise PathError("it gives no ranks")
         logprobs, top = _wide(plain.logprobs)[:, None], _wide(plain.top_logprobs)
         lowest = 1 + (top > logprobs + 2 * self.limit).sum(1)
         highest = np.maximum((top >= logprobs - 2 * self.limit).sum(1), 1)

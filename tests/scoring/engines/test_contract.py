@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,9 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.scoring.samples import MAX_LENGTH, VOCAB_SIZE, EngineStarter, random_ids
+from tests.scoring.samples import MAX_LENGTH, VOCAB_SIZE, EngineStarter, random_ids, scores_of
 from tokscore.dataset.errors import InputError
-from tokscore.scoring import SequenceScores, TokenSequence
+from tokscore.scoring import TokenSequence
 from tokscore.scoring.engines import transformers as transformers_engine
 from tokscore.scoring.engines.row_checks import check_scores
 
@@ -45,13 +44,6 @@ def whole(model: Path, token_ids: np.ndarray) -> np.ndarray:
     with torch.inference_mode():
         logprobs = network(torch.tensor([token_ids.tolist()])).logits[0].log_softmax(-1).numpy()
     return logprobs[np.arange(len(token_ids) - 1), token_ids[1:]]
-
-
-def scores_of(engine: object, sequences: Iterable[np.ndarray]) -> list[SequenceScores]:
-    keyed = [TokenSequence(key, ids) for key, ids in enumerate(sequences)]
-    found = dict(engine.score(keyed))
-    assert sorted(found) == list(range(len(keyed)))
-    return [found[key] for key in range(len(keyed))]
 
 
 def test_logprobs_are_of_each_token_given_those_before(

@@ -54,7 +54,7 @@ from tokscore.scoring.engines import registry
 
 registry.ENGINES["uniform"] = registry.EngineRow(
     "uniform:UniformEngine",
-    package="uniform",
+    packages=("uniform",),
     extra="uniform",
     distributions=(("numpy",),),
     settings={"engine_arg": registry.ANY},
@@ -121,7 +121,7 @@ def test_what_a_new_engine_does_not_take_is_refused(
 
 
 def test_the_help_lists_a_new_engine(with_uniform: Run) -> None:
-    assert "<auto|vllm|transformers|uniform>" in with_uniform("selfcheck", "--help").stdout
+    assert "<auto|vllm|transformers|server|uniform>" in with_uniform("selfcheck", "--help").stdout
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -136,7 +136,7 @@ def test_a_row_says_what_its_engine_takes(name: str) -> None:
 def test_an_engine_that_cannot_run_here_is_no_choice_of_auto(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = EngineRow("nowhere:Engine", "numpy", "x", (), can_run="operator:not_", is_automatic=True)
+    row = EngineRow("nowhere:Engine", ("numpy",), "x", (), can_run="operator:not_", is_automatic=True)
     rows = {"elsewhere": row, "transformers": ENGINES["transformers"]}
     monkeypatch.setattr("tokscore.scoring.engines.registry.ENGINES", rows)
     monkeypatch.setattr("operator.not_", lambda: False)
