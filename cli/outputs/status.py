@@ -90,7 +90,8 @@ def _print(found: Status, form: Format) -> None:
     if found.is_done:
         note("all parts are done.")
     elif found.left_s is not None:
-        note(f"{about}{duration(found.left_s)} left at that rate.")
+        whose = "that rate" if found.replicas else "the rate of the parts that are done"
+        note(f"{about}{duration(found.left_s)} left at {whose}.")
     elif found.n_tokens_left is not None:
         note(f"{about}{counted(found.n_tokens_left, 'token')} left; nobody says at which rate.")
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from tokscore.dataset.claims.processes import is_running, start_of, this_host
 from tokscore.dataset.errors import InputError
 from tokscore.dataset.files import PathName, location
 from tokscore.dataset.manifest import Manifest, Part, read_manifest
+from tokscore.dataset.stores.path import modified_s
 from tokscore.dataset.table_files import TableFile
 
 # Footers that are read to tell how many tokens parts have; of more parts these stand for the rest.
@@ -68,9 +69,10 @@ class Status(NamedTuple):
         n_tokens: Of parts that are done.
         n_tokens_left: Of the others, as far as it can be told: none before a part is done.
         is_estimated: Whether some parts stand for the others in these two numbers.
-        tokens_per_s: Of all that run, from the start of each.
+        tokens_per_s: Of all that run, from the start of each; where none claims parts, as runs without
+            replicas do not, from the first part in place to the last.
         tokens_per_s_now: Of all that run, in the part in hand.
-        left_s: Seconds at that rate; None where nobody works or no rate is known.
+        left_s: Seconds at that rate; None where none is known.
         replicas: Those that have a part in hand.
         failed: Parts that were set aside, with the reasons.
     """
@@ -118,6 +120,8 @@ def status(dataset: PathName) -> Status:
     n_open = len(manifest.parts) - len(done)
     n_tokens, n_left, is_estimated = _tokens(root, manifest, done)
     rate = _sum(_rate(each.n_tokens + each.n_tokens_before, each.replica_started, each) for each in running)
+    if not claims and n_open:
+        rate = _rate_of_files(root, manifest, done, n_tokens)
     now = _sum(_rate(each.n_tokens, each.started, each) for each in running)
     in_hand = sum(each.n_tokens for each in running)
     left_s = None
@@ -185,9 +189,7 @@ def _tokens(root: Path, manifest: Manifest, done: Collection[int]) -> tuple[int,
         return 0, None, False
     size_of = {part.index: _size(part, manifest) for part in manifest.parts}
     ordered = sorted(done)
-    step = max(1, len(ordered) // SAMPLED_PARTS)
-    sample = ordered[::step] if len(ordered) > SAMPLED_PARTS else ordered
-    counted = dict(_n_rows(root, manifest, sample))
+    counted = dict(_n_rows(root, manifest, _sample(ordered)))
     is_all = len(counted) == len(done)
     if not counted:
         return 0, None, False
@@ -195,6 +197,19 @@ def _tokens(root: Path, manifest: Manifest, done: Collection[int]) -> tuple[int,
     n_done = sum(counted.values()) if is_all else round(per_size * sum(size_of[part] for part in ordered))
     n_left = round(per_size * sum(size for part, size in size_of.items() if part not in done))
     return n_done, n_left, not is_all or bool(n_left)
+
+
+def _sample(ordered: Sequence[int]) -> Sequence[int]:
+    """Some of the parts, evenly."""
+    return ordered[:: max(1, len(ordered) // SAMPLED_PARTS)]
+
+
+def _rate_of_files(root: Path, manifest: Manifest, done: Collection[int], n_tokens: int) -> float | None:
+    """Tokens a second from the first part in place to the last, by the times of their files."""
+    paths = [root / manifest.kind.value / part_name(part) for part in _sample(sorted(done))]
+    times = [time_s for path in paths if (time_s := modified_s(path)) is not None]
+    elapsed_s = max(times) - min(times) if times else 0.0
+    return n_tokens * (1 - 1 / len(done)) / elapsed_s if elapsed_s > 0 else None
 
 
 def _size(part: Part, manifest: Manifest) -> int:

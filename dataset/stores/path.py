@@ -208,6 +208,17 @@ def matching(pattern: str) -> list[str]:
     return [store.unstrip_protocol(name) for name in files]
 
 
+def modified_s(path: Path) -> float | None:
+    """When a file was written, seconds since 1970; None where the store does not say, or it is not there."""
+    try:
+        if isinstance(path, StorePath):
+            found = persistently(lambda: path.store.modified(path.key), path.url)
+            return float(found.timestamp())
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
 def is_store(path: Path) -> bool:
     """Whether a path is one of a store."""
     return isinstance(path, StorePath)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.score_samples import write_scores
 from tokscore.cli.app import app
 from tokscore.dataset.claims.claim import CLAIMS, Claim
 from tokscore.dataset.claims.claiming import Claims
+from tokscore.dataset.claims.commit import part_name
 from tokscore.dataset.claims.files import ClaimFiles
 from tokscore.dataset.manifest import InputFile, Part, read_manifest
 from tokscore.dataset.outputs.status import State, status
@@ -68,6 +70,20 @@ def test_rates_and_the_time_left_come_from_heartbeats(root: Path) -> None:
         ("r1", 20, 2),
         ("r2", 20, 2),
     ]
+
+
+def test_without_claims_the_rate_is_that_of_the_files(root: Path) -> None:
+    assert status(root).left_s is None
+    folder = root / "scores"
+    for part, ago_s in ((0, 30), (1, 20), (2, 10)):
+        if part:
+            shutil.copy(folder / part_name(0), folder / part_name(part))
+        now = time.time()
+        os.utime(folder / part_name(part), (now - ago_s, now - ago_s))
+    found = status(root)
+    assert (found.n_done, found.n_running) == (3, 0)
+    assert found.tokens_per_s == pytest.approx(2 * N_TOKENS / 20, rel=0.01)
+    assert found.left_s == pytest.approx(7 * N_TOKENS / (2 * N_TOKENS / 20), rel=0.01)
 
 
 def test_a_process_that_is_silent_or_ended_does_not_run(root: Path) -> None:
