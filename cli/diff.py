@@ -98,6 +98,7 @@ def diff(
             "-o",
             metavar="DIR",
             help="Directory for tokens.parquet and groups.parquet, with --exact exact.parquet too.",
+            parser=options.output_path,
         ),
     ] = None,
     align: Annotated[

@@ -32,7 +32,11 @@ def export(
     out: Annotated[
         Path,
         options.option(
-            "--out", "-o", metavar="FILE", help="Parquet file to write, a row for each conversation."
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="Parquet file to write, a row for each conversation.",
+            parser=options.output_path,
         ),
     ],
     format: Annotated[  # noqa: A002  # as the option is called

@@ -80,6 +80,7 @@ def select(
             metavar="FILE",
             help="File of the records that are kept, as they were; .gz and .zst compress, .parquet copies "
             "rows of Parquet files. Without it the counts are printed alone.",
+            parser=options.output_path,
         ),
     ] = None,
     dropped: Annotated[
@@ -88,6 +89,7 @@ def select(
             "--dropped",
             metavar="FILE",
             help="File with a line for each other record, and why it is not kept.",
+            parser=options.output_path,
         ),
     ] = None,
     form: options.FormatOption = Format.TABLE,

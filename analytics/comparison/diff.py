@@ -49,7 +49,7 @@ from tokscore.analytics.groups.tables import group_table
 from tokscore.analytics.statistics.multiplicity import replicates_for
 from tokscore.dataset.choices import Align, OnError, Sampler, choose
 from tokscore.dataset.errors import InputError, UsageError
-from tokscore.dataset.files import PathName
+from tokscore.dataset.files import PathName, output_location
 from tokscore.dataset.manifest import read_manifest
 
 _LOGARITHMS = ("teacher_logprob", "student_logprob", "log_ratio")
@@ -219,7 +219,7 @@ def diff_report(
         table = None if out is None else token_table(batch, grouping)
         return _Part(reduced, find_contexts(batch), table, batch.alignment)
 
-    with TokenTable(None if out is None else Path(out)) as tokens:
+    with TokenTable(None if out is None else output_location(out)) as tokens:
         for part in comparison.map(reduce):
             reduction.add(part.reduced)
             contexts = smallest([*contexts, *part.contexts])
@@ -257,7 +257,10 @@ def diff_report(
             alignment=alignment,
         )
         if out is not None:
-            write_groups(Path(out), group_table(grouping, [(row.group, row.flat()) for row in report.groups]))
+            write_groups(
+                output_location(out),
+                group_table(grouping, [(row.group, row.flat()) for row in report.groups]),
+            )
             tokens.finish()
     return report
 

@@ -15,9 +15,9 @@ from tokscore.analytics.comparison.compare import ComparedBatch
 from tokscore.analytics.divergence.measures import Measure, intervals, points
 from tokscore.analytics.groups.grouping import Grouping
 from tokscore.dataset.errors import UsageError
-from tokscore.dataset.files import check_is_local
+from tokscore.dataset.files import check_is_text
 from tokscore.dataset.schema import TOKENS
-from tokscore.dataset.writing import temporary_name
+from tokscore.dataset.writing import put_in_place, temporary_name
 
 TOKENS_NAME, GROUPS_NAME = "tokens.parquet", "groups.parquet"
 
@@ -115,7 +115,7 @@ class TokenTable:
         self._writer: pq.ParquetWriter | None = None
         if folder is None:
             return
-        check_is_local(folder)
+        check_is_text(folder)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(f"{folder} is not empty; expected a new directory. Choose another with -o.")
         folder.mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ class TokenTable:
         if self._writer is not None and self._path is not None:
             self._writer.close()
             self._writer = None
-            temporary_name(self._path).replace(self._path)
+            put_in_place(temporary_name(self._path), self._path)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -152,4 +152,4 @@ def write_groups(folder: Path, table: pa.Table) -> None:
     """Write what `group_table` made."""
     path = folder / GROUPS_NAME
     pq.write_table(table, temporary_name(path), compression="zstd", compression_level=3)
-    temporary_name(path).replace(path)
+    put_in_place(temporary_name(path), path)

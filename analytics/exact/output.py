@@ -14,7 +14,8 @@ from tokscore.analytics.comparison.tables import write_groups
 from tokscore.analytics.exact.columns import exact_schema
 from tokscore.analytics.groups.tables import group_table
 from tokscore.dataset.errors import UsageError
-from tokscore.dataset.writing import temporary_name
+from tokscore.dataset.stores.path import is_store
+from tokscore.dataset.writing import put_in_place, temporary_name
 
 if TYPE_CHECKING:
     from tokscore.analytics.comparison.diff import DiffReport
@@ -36,7 +37,11 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         yield temporary
-        temporary.replace(folder)
+        if is_store(folder):
+            for path in sorted(temporary.iterdir()):
+                put_in_place(path, folder / path.name)
+        else:
+            temporary.replace(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

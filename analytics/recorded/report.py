@@ -32,7 +32,7 @@ from tokscore.analytics.recorded.tables import token_table
 from tokscore.analytics.statistics.multiplicity import replicates_for
 from tokscore.dataset.choices import OnError, RecordedAgainst, choose
 from tokscore.dataset.errors import InputError
-from tokscore.dataset.files import PathName, location
+from tokscore.dataset.files import PathName, location, output_location
 from tokscore.dataset.token_rows import conversation_name
 from tokscore.dataset.tokens import FailedConversation
 
@@ -133,7 +133,7 @@ def mismatch(
     skipped: list[Skipped] = []
     columns = ["is_sampled", *grouping.token_columns, *(["token_id"] if out is not None else [])]
     with ExitStack() as stack:
-        tokens = stack.enter_context(TokenTable(None if out is None else Path(out)))
+        tokens = stack.enter_context(TokenTable(None if out is None else output_location(out)))
         for pairs in source.batches(columns, BATCH_TOKENS):
             faults = _faults(pairs, source.name)
             if faults and on_error is OnError.FAIL:
@@ -160,7 +160,10 @@ def mismatch(
                 failures=tuple(source.recorded.failures),
             )
         if out is not None:
-            write_groups(Path(out), group_table(grouping, [(row.group, row.flat()) for row in report.groups]))
+            write_groups(
+                output_location(out),
+                group_table(grouping, [(row.group, row.flat()) for row in report.groups]),
+            )
             tokens.finish()
     return report
 

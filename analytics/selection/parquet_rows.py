@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokscore.dataset.errors import UsageError
-from tokscore.dataset.files import check_is_local
-from tokscore.dataset.writing import temporary_name
+from tokscore.dataset.files import check_is_text
+from tokscore.dataset.stores.path import StorePath
+from tokscore.dataset.writing import put_in_place, temporary_name
 
 PARQUET = ".parquet"
 
@@ -29,7 +30,7 @@ def copy_rows(places: Sequence[Path], kept: Iterable[tuple[int, int]], out: Path
         UsageError: One of the files is not Parquet, or has other columns than the first.
     """
     for place in (*places, out):
-        check_is_local(place)
+        check_is_text(place)
     numbers = [array("q") for _ in places]
     for file, number in kept:
         numbers[file].append(number - 1)
@@ -38,7 +39,7 @@ def copy_rows(places: Sequence[Path], kept: Iterable[tuple[int, int]], out: Path
         for place, rows in zip(places, numbers, strict=True):
             wanted, start = np.frombuffer(rows, np.int64), 0
             try:
-                table = pq.ParquetFile(place)
+                table = pq.ParquetFile(place.ranges() if isinstance(place, StorePath) else place)
             except (OSError, pa.ArrowException) as error:
                 raise UsageError(
                     f"{out} is to be Parquet, and {place.name} is not; expected Parquet files alone, or "
@@ -60,7 +61,7 @@ def copy_rows(places: Sequence[Path], kept: Iterable[tuple[int, int]], out: Path
                         writer.write_batch(batch.take(pa.array(here)))
         if writer is not None:
             writer.close()
-            aside.replace(out)
+            put_in_place(aside, out)
     finally:
         if writer is not None:
             writer.close()

@@ -16,9 +16,9 @@ from tokscore.analytics.selection.expected import ExpectedRecords
 from tokscore.analytics.selection.parquet_rows import PARQUET, copy_rows
 from tokscore.analytics.selection.selected import Selection
 from tokscore.dataset.errors import InputError, UsageError, counted
-from tokscore.dataset.files import check_is_local
+from tokscore.dataset.files import check_is_text, output_location
 from tokscore.dataset.manifest import InputFile, Manifest, read_manifest
-from tokscore.dataset.writing import temporary_name
+from tokscore.dataset.writing import put_in_place, temporary_name
 from tokscore.rendering.reading.files import Files, Line, numbered_lines, open_files
 from tokscore.rendering.reading.formats.mapped import NAME as MAPPED
 from tokscore.rendering.reading.formats.mapped import given_format
@@ -70,6 +70,7 @@ def write_records(
         UsageError: `out` or `dropped` exists.
         InputError: The files are not those of the dataset.
     """
+    out, dropped = output_location(out), None if dropped is None else output_location(dropped)
     for path in filter(None, (out, dropped)):
         if path.exists():
             raise UsageError(f"{path} exists already; expected a new file. Choose another name.")
@@ -151,7 +152,7 @@ def _output(out: Path) -> Iterator[IO[bytes]]:
     """A file that gets its name when it is whole."""
     import pyarrow as pa
 
-    check_is_local(out)
+    check_is_text(out)
     aside = temporary_name(out)
     try:
         if out.suffix in _CODECS:
@@ -160,7 +161,7 @@ def _output(out: Path) -> Iterator[IO[bytes]]:
         else:
             with aside.open("wb") as file:
                 yield file
-        aside.replace(out)
+        put_in_place(aside, out)
     finally:
         aside.unlink(missing_ok=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +12,11 @@ from tokscore.analytics.comparison.pairing import Pairing
 from tokscore.analytics.training.targets import Counts, columns_of, target_schema, target_table
 from tokscore.dataset.choices import Targets, Weighting, choose
 from tokscore.dataset.errors import InputError, UsageError
-from tokscore.dataset.files import PathName, check_is_local, path_name
+from tokscore.dataset.files import PathName, check_is_text, output_location
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.token_rows import Place, token_batches
-from tokscore.dataset.writing import temporary_name
+from tokscore.dataset.writing import put_in_place, temporary_name
 
 _BATCH_TOKENS = 2**16
 
@@ -51,9 +50,9 @@ def export(
         UsageError: `out` exists, or a student is given without advantages, or the other way round.
         InputError: The datasets lack scores, do not have the same tokens, or an advantage is infinite.
     """
-    wanted, path = choose(Targets, targets, "targets"), Path(path_name(out))
+    wanted, path = choose(Targets, targets, "targets"), output_location(out)
     weights = choose(Weighting, weighting, "weighting")
-    check_is_local(path)
+    check_is_text(path)
     if path.exists():
         raise UsageError(f"{path} exists already; expected a new file. Choose another name.")
     if (student is not None) != (wanted is Targets.ADVANTAGES):
@@ -90,7 +89,7 @@ def export(
                 + (f" of role {role}" if role is not None else "")
                 + ": of no token it is known that a model generated it.\nSee stats --by role,is_sampled."
             )
-        aside.replace(path)
+        put_in_place(aside, path)
     finally:
         aside.unlink(missing_ok=True)
     return total

@@ -69,7 +69,8 @@ Model = Annotated[
 ]
 
 
-def _output(name: str) -> Path:
+def output_path(name: str) -> Path:
+    """The place that an option names, also in a store."""
     from tokscore.dataset.files import output_location
 
     return output_location(name)
@@ -83,7 +84,7 @@ Out = Annotated[
         metavar="DIR",
         help="Directory of the dataset to write, or URL of a store.",
         show_default=False,
-        parser=_output,
+        parser=output_path,
     ),
 ]
 OptionalOut = Annotated[
@@ -94,7 +95,7 @@ OptionalOut = Annotated[
         metavar="DIR",
         help="Directory of the dataset to write, or URL of a store; --dry-run needs none.",
         show_default=False,
-        parser=_output,
+        parser=output_path,
     ),
 ]
 Scratch = Annotated[

@@ -126,10 +126,10 @@ def test_select_finds_files_beside_a_dataset_in_a_bucket(
     path.write_text(json.dumps(conversation) + "\n")
     assert run("render", path, "-m", tiny_model, "-o", tmp_path / "tokens").exit_code == 0
     location("s3://bucket/convs.jsonl").write_bytes(path.read_bytes())
-    url, out = upload(tmp_path / "tokens", "tokens"), tmp_path / "kept.jsonl"
-    done = run("select", url, "--where", "n_tokens > 0", "-o", out)
+    url = upload(tmp_path / "tokens", "tokens")
+    done = run("select", url, "--where", "n_tokens > 0", "-o", "s3://bucket/kept.jsonl.gz")
     assert done.exit_code == 0, done.output
-    assert out.read_bytes() == path.read_bytes()
+    assert gzip.decompress(location("s3://bucket/kept.jsonl.gz").read_bytes()) == path.read_bytes()
 
 
 def test_credentials_stand_in_no_error_and_no_manifest(
@@ -336,3 +336,29 @@ def test_a_run_that_is_killed_in_the_middle_of_an_upload_goes_on(
     assert time.monotonic() - started < STORE_LEASE_S / 2, "the right of a process that ended kept it"
     assert run("verify", "s3://bucket/tokens").exit_code == 0
     assert not list(tmp_path.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        (
+            ["diff", "{teacher}", "{student}", "-o", "{out}/diff"],
+            ["diff/groups.parquet", "diff/tokens.parquet"],
+        ),
+        (["export", "{teacher}", "-o", "{out}/a.parquet"], ["a.parquet"]),
+    ],
+    ids=lambda each: each[0],
+)
+def test_tables_are_written_to_a_bucket(
+    store: StoreServer, scores: tuple[Path, Path], tmp_path: Path, command: list[str], names: list[str]
+) -> None:
+    (tmp_path / "out").mkdir()
+    places = dict(zip(("teacher", "student"), map(str, scores), strict=True))
+    for out in (tmp_path / "out", "s3://bucket/out"):
+        done = run(*(each.format(**places, out=out) for each in command))
+        assert done.exit_code == 0, done.output
+    assert store.names() == [f"out/{name}" for name in names]
+    for name in names:
+        assert location(f"s3://bucket/out/{name}").read_bytes() == (tmp_path / "out" / name).read_bytes()
+    again = run(*(each.format(**places, out="s3://bucket/out") for each in command))
+    assert isinstance(again.exception, UsageError), "what is there stays"
