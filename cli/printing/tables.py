@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tokscore.analytics.groups.grouping import Grouping, GroupKey
 
 Cell = str | int | float | bool | None
+# A table is padded to the longest text of a column; JSON and CSV hold all of it.
+MAX_TEXT, SHOWN_TEXT = 1_000, 60
 
 
 class Column(NamedTuple):
@@ -127,13 +129,20 @@ class _Wide:
     is_option = False
 
 
+def _cut(text: str) -> str:
+    """A text that a table has room for."""
+    return text if len(text) <= MAX_TEXT else f"{text[:SHOWN_TEXT]}… ({len(text):,} letters)"
+
+
 def _print_table(columns: Sequence[Column], rows: Sequence[Mapping[str, object]], title: str | None) -> None:
     from rich import box
     from rich.table import Table
 
     from tokscore.cli.printing.styled import StyledConsole
 
-    cells = [[escaped(_shown(row[column.key], column.digits), kept="") for column in columns] for row in rows]
+    cells = [
+        [escaped(_cut(_shown(row[column.key], column.digits)), kept="") for column in columns] for row in rows
+    ]
     headings = [column.title for column in columns]
     width = None if _Wide.is_wanted else output_width()
     layout = lay_out(headings, cells, width)

@@ -249,3 +249,14 @@ def test_text_wraps_where_numbers_have_room() -> None:
     layout = lay_out(["name", "n"], [["x" * 100, "12"]], 40)
     assert layout.columns == (0, 1)
     assert layout.total == 40
+
+
+def test_a_text_of_a_megabyte_is_named_by_its_length(capsys: pytest.CaptureFixture[str]) -> None:
+    """Padded to it, every other row would be as long."""
+    columns, rows = [Column("k", "k"), Column("n", "n")], [{"k": "x" * 2_000_000, "n": 1}, {"k": "y", "n": 2}]
+    print_rows(columns, rows, Format.TABLE)
+    printed = capsys.readouterr().out
+    assert f"{'x' * 60}… (2,000,000 letters)" in printed
+    assert len(printed) < 1_000
+    print_rows(columns, rows, Format.JSON)
+    assert json.loads(capsys.readouterr().out) == rows
