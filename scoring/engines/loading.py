@@ -82,6 +82,9 @@ def load_model(files: ModelFiles, dtype: str, device: torch.device) -> Loaded:
                 ignore_mismatched_sizes=True,
                 **({"attn_implementation": "eager"} if eager else {}),
             )
+            if method == "bitsandbytes" and device.type == "cpu":
+                # Its kernels for CPUs compute in bfloat16, or with outliers of all tokens together.
+                model = model.dequantize(getattr(torch, dtype))
         except Exception as error:  # It raises its own, safetensors', torch's and built-in errors.
             raise _load_error(error, files.name, messages) from error
     left_out = LoadReport.of(report).without_zeros(files.weight_files()).left_out(files.name)

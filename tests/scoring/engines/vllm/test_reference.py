@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.scoring import tiny_architectures
+from tests.scoring.engines.test_quantized import logprobs_in_float64
 from tests.scoring.samples import EngineStarter, random_ids
 from tokscore.dataset.errors import EngineError
 from tokscore.scoring import TokenSequence, load_engine, plan_engine
@@ -21,6 +22,15 @@ pytestmark = [
 ]
 THROUGH_TRANSFORMERS = {"model_impl": "transformers"}
 Tiny = Callable[[str], Path]
+
+
+def test_soft_caps_hold_in_the_release_of_transformers_that_vllm_takes(tiny: Tiny) -> None:
+    """Before vLLM is imported; 5.19 leaves Gemma 2's cap out of its fast attention."""
+    ids = random_ids(0, 40)
+    engine = load_engine("transformers", str(tiny("gemma2")), top_k=1)
+    [(_, scores)] = engine.score([TokenSequence(0, ids)])
+    engine.close()
+    np.testing.assert_allclose(scores.logprobs, logprobs_in_float64(tiny("gemma2"), ids), atol=1e-4)
 
 
 def test_code_of_vllm_is_not_called_transformers(start: EngineStarter, tiny: Tiny) -> None:
