@@ -20,6 +20,7 @@ EPILOG = """Examples:
   tokscore merge demo-output/teacher -o fewer-parts --part-mb 256
 """
 _MB = 10**6
+_LEAST_MB, _MOST_MB = 1e-3, 1e9
 
 
 def merge(
@@ -33,7 +34,6 @@ def merge(
         options.option(
             "--part-mb",
             metavar="N",
-            min=0.001,
             help="Join neighbouring parts until their token tables have N MB together.",
         ),
     ] = None,
@@ -42,8 +42,11 @@ def merge(
 
     Where several have a part, that of the first is taken. Ends with exit code 1 where parts are in none.
     """
+    from tokscore.dataset.errors import UsageError
     from tokscore.dataset.outputs.merge import merge as merged
 
+    if part_mb is not None and not _LEAST_MB <= part_mb <= _MOST_MB:
+        raise UsageError(f"`part_mb` is {part_mb:g}; expected between {_LEAST_MB:g} and {_MOST_MB:g}.")
     target: Path = out
     with ProgressLine("merging", None, "parts") as line:
         found = merged(

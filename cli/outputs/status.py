@@ -22,6 +22,7 @@ EPILOG = """Examples:
   tokscore status demo-output/teacher
   tokscore status demo-output/tokens --format json
 """
+_LEAST_S, _MOST_S = 0.1, 1e6
 _PARTS = (
     Column("n_parts", "parts"),
     Column("n_done", "done"),
@@ -53,7 +54,7 @@ def status(
         bool, options.option("--watch", help="Print it again and again, until all parts are done.")
     ] = False,
     every: Annotated[
-        float, options.option("--every", metavar="S", min=0.1, help="Seconds between, for --watch.")
+        float, options.option("--every", metavar="S", help="Seconds between, for --watch.")
     ] = 5.0,
     form: options.FormatOption = Format.TABLE,
 ) -> None:
@@ -62,8 +63,11 @@ def status(
     Everything comes from the output alone, also while others write it. Replicas are the processes that claim
     parts.
     """
+    from tokscore.dataset.errors import UsageError
     from tokscore.dataset.outputs.status import status as read
 
+    if not _LEAST_S <= every <= _MOST_S:
+        raise UsageError(f"`every` is {every:g}; expected between {_LEAST_S:g} and {_MOST_S:,.0f} seconds.")
     while True:
         found = read(dataset)
         _print(found, form)

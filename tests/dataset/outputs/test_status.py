@@ -18,6 +18,7 @@ from tokscore.dataset.claims.claim import CLAIMS, Claim
 from tokscore.dataset.claims.claiming import Claims
 from tokscore.dataset.claims.commit import part_name
 from tokscore.dataset.claims.files import ClaimFiles
+from tokscore.dataset.errors import UsageError
 from tokscore.dataset.manifest import InputFile, Part, read_manifest
 from tokscore.dataset.outputs.status import State, status
 
@@ -116,3 +117,12 @@ def test_watching_ends_when_all_parts_are_done(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["status", str(root), "--watch"])
     assert "all parts are done" in done.output
     assert "0 left" not in done.output
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "0", "-1"])
+@pytest.mark.parametrize("option", [["status", "--every"], ["merge", "-o", "out", "--part-mb"]])
+def test_numbers_that_make_no_sense_are_refused(root: Path, option: list[str], value: str) -> None:
+    command, *rest = option
+    done = CliRunner().invoke(app, [command, str(root), *rest, value])
+    assert isinstance(done.exception, UsageError)
+    assert f"is {float(value):g}; expected between" in str(done.exception)
