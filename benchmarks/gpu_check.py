@@ -272,7 +272,7 @@ def check_runner(model: Path, folder: Path, job: str, is_rehearsal: bool) -> lis
 def check_sharing(engine: Engine, model: Path, n_trunk: int, job: str, *, is_rehearsal: bool) -> list[Check]:
     """32 branches behind a trunk, with the trunk computed once and for each of them."""
     from tokscore.scoring import TokenSequence
-    from tokscore.scoring.segments import token_counts
+    from tokscore.scoring.sharing.segments import token_counts
 
     checks = [Check(f"{job}: sharing", str(engine.details.get("sharing")), "yes", engine.shares)]
     if not engine.shares:
@@ -322,7 +322,7 @@ def check_sharing(engine: Engine, model: Path, n_trunk: int, job: str, *, is_reh
 
 def score_tree(engine: Engine, tree: Sequence[TokenSequence]) -> Mapping[int, SequenceScores]:
     """Rows of every sequence, each made once."""
-    from tokscore.scoring.segments import SegmentPlan
+    from tokscore.scoring.sharing.segments import SegmentPlan
 
     plan = SegmentPlan(tree)
     found: dict[int, SequenceScores] = {}

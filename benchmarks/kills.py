@@ -2,9 +2,10 @@
 
     python benchmarks/kills.py [--kills 200] [--seed 0]
 
-SIGKILL, SIGTERM, SIGINT and SIGINT twice, to one process and to two, anywhere from the start of Python to its
-end. A killed command is started again until it is done; then its rows must be those of a run that nobody
-disturbed, with nothing left beside them, and nothing may have printed a traceback. Exits with 1 otherwise.
+SIGKILL, SIGTERM, SIGINT and SIGINT twice, to one process, to two, and to two replicas, anywhere from the
+start of Python to its end; SIGKILL of one replica, too, and of the whole group of processes. A killed
+command is started again until it is done; then its rows must be those of a run that nobody disturbed, with
+nothing left beside them, and nothing may have printed a traceback. Exits with 1 otherwise.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import polars as pl
 from memory import make_model
+
+from tokscore.dataset.claims.claim import read_claims
 
 MAX_KILLS = 6
 N_FILES, N_RECORDS = 6, 8
@@ -36,6 +40,8 @@ SIGNALS = {
     "SIGINT": (signal.SIGINT,),
     "SIGINT twice": (signal.SIGINT, signal.SIGINT),
 }
+# To another process than the one that was started.
+GROUP, REPLICA = "SIGKILL of the group", "SIGKILL of a replica"
 # Beside 0: the codes of the signals, whether Python or the system ends the process.
 CODES = {0, 130, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT}
 ATOL = 5e-5
@@ -116,9 +122,12 @@ def make_cases(folder: Path) -> list[Case]:
     model = str(make_model(folder / "model"))
     cases = []
     for command in ("render", "logprobs"):
-        for workers in (1, 2):
-            name = f"{command}, {workers} {'process' if workers == 1 else 'processes'}"
-            arguments = [command, *files, "-m", model, "--workers", str(workers)]
+        for name, processes in (
+            (f"{command}, 1 process", ["--workers", "1"]),
+            (f"{command}, 2 processes", ["--workers", "2"]),
+            (f"{command}, 2 replicas", ["--replicas", "2"]),
+        ):
+            arguments = [command, *files, "-m", model, *processes]
             if command == "logprobs":
                 arguments += ["--engine", "transformers", "--top-k", "5"]
             out, log = folder / f"undisturbed-{len(cases)}", folder / "log"
@@ -145,6 +154,21 @@ def send(
     return reached
 
 
+def kill_others(process: subprocess.Popen[bytes], kind: str, out: Path, chance: random.Random) -> bool:
+    """Kill the group of the process, or one that has a part of the output in hand; False if there is none."""
+    if process.poll() is not None:
+        return False
+    if kind == GROUP:
+        os.killpg(process.pid, signal.SIGKILL)
+        return True
+    owners = [claim.pid for claim in read_claims(out).claims.values() if claim.pid != process.pid]
+    if not owners:
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(chance.choice(owners), signal.SIGKILL)
+    return True
+
+
 def main() -> None:
     """Kill, compare, and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -168,9 +192,14 @@ def main() -> None:
                 process, started, was_reached = start(case.arguments, out, log), time.monotonic(), False
                 # On a machine that is slower now, a run that is always killed would never end.
                 if sum(kills.values()) < options.kills and n_before < MAX_KILLS:
-                    kind = chance.choice(list(SIGNALS))
+                    others = [GROUP, REPLICA] if "replicas" in case.name else [GROUP]
+                    kind = chance.choice([*SIGNALS, *others])
                     time.sleep(chance.uniform(0, elapsed_s[case.name]))
-                    was_reached = send(process, SIGNALS[kind], chance)
+                    was_reached = (
+                        send(process, SIGNALS[kind], chance)
+                        if kind in SIGNALS
+                        else kill_others(process, kind, out, chance)
+                    )
                     if was_reached:
                         kills[f"{kind}: {case.name}"] += 1
                 code = process.wait(timeout=600)

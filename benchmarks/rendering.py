@@ -32,8 +32,8 @@ from typing import Any, NamedTuple
 from tokscore.rendering import ChatTokenizer, Conversation, Renderer, open_source
 from tokscore.rendering.attribution.settings import Verify
 from tokscore.rendering.batches import render_many
+from tokscore.rendering.executors.devices import all_cores
 from tokscore.rendering.run import render_source
-from tokscore.rendering.workers import all_cores
 
 BEYOND_THE_FIRST_TEN = 11  # of the first ten conversations of an input all ids are verified
 TEXT = "".join(inspect.getsource(module) for module in (argparse, inspect, random, statistics))

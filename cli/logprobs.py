@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from tokscore.cli.options import execution
 from tokscore.cli.options import shared as options
 from tokscore.cli.options.settings import setting_options
 from tokscore.cli.printing.console import note
@@ -15,7 +16,7 @@ from tokscore.cli.printing.tables import counted
 from tokscore.cli.running.plan import PlanCost, print_plan
 from tokscore.cli.running.runs import note_outcome, note_windows, open_conversations, use_scratch
 from tokscore.cli.stats import print_stats
-from tokscore.dataset.choices import OnError
+from tokscore.dataset.choices import Executor, OnError
 from tokscore.rendering.attribution.settings import RenderSettings
 from tokscore.scoring.engines.settings import EngineSettings
 
@@ -78,6 +79,14 @@ def logprobs(
     on_error: options.OnErrorOption = OnError.FAIL,
     scratch: options.Scratch = None,
     workers: options.Workers = None,
+    executor: execution.ExecutorOption = Executor.LOCAL,
+    replicas: execution.Replicas = None,
+    stall_timeout: execution.StallTimeout = None,
+    replica_memory: execution.ReplicaMemory = None,
+    ray_address: execution.RayAddress = None,
+    tasks: execution.Tasks = None,
+    sbatch: execution.Sbatch = None,
+    print: execution.PrintScript = False,  # noqa: A002
     form: options.FormatOption = Format.TABLE,
     by: options.Groups = None,
     dry_run: options.DryRun = False,
@@ -98,7 +107,7 @@ def logprobs(
     from tokscore.dataset.errors import UsageError
     from tokscore.dataset.reading import Dataset
     from tokscore.dataset.resuming import finished_parts
-    from tokscore.rendering.workers import all_cores
+    from tokscore.rendering.executors.devices import all_cores
     from tokscore.scoring import parse_selection, parse_shard, plan_engine
     from tokscore.scoring.listed_ids import ListedIds
     from tokscore.scoring.run import score as run_score
@@ -116,6 +125,9 @@ def logprobs(
     asked = None if score is None else parse_selection(score)
     job = WHOLE if shard is None else parse_shard(shard)
     use_scratch(scratch)
+    chosen = execution.execution_of(
+        executor, replicas, stall_timeout, replica_memory, ray_address, tasks, sbatch, print
+    )
     source = open_conversations(inputs, model, rendering, out, allow_dataset=True)
     selection = default_selection(source.settings) if asked is None else asked
     spec = plan_engine(
@@ -135,13 +147,23 @@ def logprobs(
         )
         return
     assert out is not None
+    if executor is Executor.SLURM:
+        from tokscore.cli.running.slurm import submit_array
+
+        submit_array(out, tasks, sbatch, replicas, shows=print)
+        return
     identity = spec.identity
     note(f"scoring with {identity.name}: {identity.engine} ({identity.engine_version}), {identity.dtype}")
     try:
         is_whole = job == WHOLE and not finished_parts(out, manifest)
-        with ProgressLine("reading", source.n_conversations if is_whole else None, "conversations") as line:
+        n_parts = sum(job.owns(part.index) for part in manifest.parts)
+        label = ("reading", source.n_conversations if is_whole else None, "conversations")
+        with ProgressLine(*label if chosen.is_here else ("scoring", n_parts, "parts")) as line:
 
             def scored(done: int, total: int) -> None:
+                if not chosen.is_here:
+                    line.update(done, total)
+                    return
                 if not done:
                     line.turn_to("scoring", total, "tokens")
                 line.update(done, done, total)
@@ -159,6 +181,7 @@ def logprobs(
                 progress=scored,
                 tell=note,
                 reading=line.update,
+                execution=chosen,
             )
     except (KeyboardInterrupt, SystemExit):
         n_done, n_parts = len(finished_parts(out, manifest)), len(manifest.parts)
@@ -220,7 +243,7 @@ def _cost(
     from tokscore.dataset.resuming import finished_parts
     from tokscore.scoring.engines.settings import Sharing
     from tokscore.scoring.estimates import estimate_run
-    from tokscore.scoring.segments import TokenCounts
+    from tokscore.scoring.sharing.segments import TokenCounts
 
     finished = set[int]()
     shares = spec.settings.sharing is Sharing.AUTO

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
+from tokscore.cli.options import execution
 from tokscore.cli.options import shared as options
 from tokscore.cli.options.settings import setting_options
 from tokscore.cli.printing.console import note
@@ -15,7 +16,7 @@ from tokscore.cli.printing.tables import Column, counted, print_json_with_rows, 
 from tokscore.cli.printing.visible import visible
 from tokscore.cli.running.plan import print_plan
 from tokscore.cli.running.runs import note_outcome, note_statuses, open_conversations, use_scratch
-from tokscore.dataset.choices import OnError
+from tokscore.dataset.choices import Executor, OnError
 from tokscore.rendering.attribution.settings import RenderSettings
 
 if TYPE_CHECKING:
@@ -68,6 +69,14 @@ def render(
     on_error: options.OnErrorOption = OnError.FAIL,
     scratch: options.Scratch = None,
     workers: options.Workers = None,
+    executor: execution.ExecutorOption = Executor.LOCAL,
+    replicas: execution.Replicas = None,
+    stall_timeout: execution.StallTimeout = None,
+    replica_memory: execution.ReplicaMemory = None,
+    ray_address: execution.RayAddress = None,
+    tasks: execution.Tasks = None,
+    sbatch: execution.Sbatch = None,
+    print: execution.PrintScript = False,  # noqa: A002
     form: options.FormatOption = Format.TABLE,
     by: options.ByOption = None,
     dry_run: options.DryRun = False,
@@ -88,13 +97,16 @@ def render(
     """
     from tokscore.dataset.errors import UsageError
     from tokscore.dataset.reading import Dataset
+    from tokscore.rendering.executors.devices import all_cores
     from tokscore.rendering.run import render_source
     from tokscore.rendering.source import ConversationSource
-    from tokscore.rendering.workers import all_cores
 
     if out is None and explain is None and not dry_run:
         raise UsageError("there is nowhere to write: give -o DIR, or --explain ID to look at a conversation.")
     use_scratch(scratch)
+    chosen = execution.execution_of(
+        executor, replicas, stall_timeout, replica_memory, ray_address, tasks, sbatch, print
+    )
     source = open_conversations(inputs, model, rendering, out, allow_dataset=False)
     if dry_run:
         print_plan(source, form, exact=exact_plan, on_error=on_error)
@@ -104,13 +116,21 @@ def render(
         explain_conversation(source, explain, form)
         return
     assert out is not None
-    with ProgressLine("rendering", source.n_conversations, "conversations") as line:
+    if executor is Executor.SLURM:
+        from tokscore.cli.running.slurm import submit_array
+
+        submit_array(out, tasks, sbatch, replicas, shows=print)
+        return
+    unit = ("conversations", source.n_conversations) if chosen.is_here else ("parts", len(source.parts))
+    with ProgressLine("rendering", unit[1], unit[0]) as line:
         summary = render_source(
             source,
             out,
             on_error=on_error,
             workers=workers or all_cores(),
             progress=line.update,
+            execution=chosen,
+            tell=note,
         )
     if summary.tokenizer_reason is not None:
         note(f"ids were made by {summary.tokenizer}: {summary.tokenizer_reason}.")

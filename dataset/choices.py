@@ -34,6 +34,14 @@ class OnError(StrEnum):
     SKIP = "skip"  # is listed in errors/
 
 
+class Executor(StrEnum):
+    """Where the parts of a run are worked on."""
+
+    LOCAL = "local"  # processes of this machine
+    RAY = "ray"  # actors of a Ray cluster
+    SLURM = "slurm"  # tasks of a job array
+
+
 class Align(StrEnum):
     """Which tokens of a conversation are compared."""
 

@@ -230,6 +230,10 @@ class Dataset:
         encoded = [name for name in ENCODED if name in columns]
         return TokenRows(lambda part: self.open_part(kind, part, encoded=encoded), columns)
 
+    def part_bytes(self, part: int) -> int:
+        """Bytes of one part of the token table."""
+        return self.path(self.manifest.kind.value, part).stat().st_size
+
     def places(self, part: int | None = None) -> Iterator[Place]:
         """Where the conversations of one part are, or of all in plan order.
 

@@ -173,10 +173,10 @@ def finished_elsewhere(part: int) -> str:
     return f"part {part} was finished by another process meanwhile; what this one made of it was dropped."
 
 
-def forget_parts(root: Path, manifest: Manifest) -> None:
-    """Make all parts undone, because other ids are to be written."""
-    for part in manifest.parts:
-        (root / manifest.kind.value / part_name(part.index)).unlink(missing_ok=True)
+def forget_parts(root: Path, manifest: Manifest, parts: Collection[int] | None = None) -> None:
+    """Make parts undone, by default all, because other ids are to be written."""
+    for index in [part.index for part in manifest.parts] if parts is None else parts:
+        (root / manifest.kind.value / part_name(index)).unlink(missing_ok=True)
 
 
 def record_tokenizer_details(root: Path, details: Mapping[str, Setting]) -> None:

@@ -15,6 +15,7 @@ from tokscore.dataset.manifest import Manifest, Part, made_by, read_manifest
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.resuming import (
     check_some_succeeded,
+    finished_elsewhere,
     forget_claims,
     forget_parts,
     prepare_output,
@@ -23,9 +24,19 @@ from tokscore.dataset.resuming import (
 from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.settings import shows_settings
 from tokscore.rendering.attribution.settings import RenderKeywords, RenderSettings
+from tokscore.rendering.executors.claimed import begin, check_none_failed, claimed
+from tokscore.rendering.executors.execution import HERE, Execution
 from tokscore.rendering.inputs import Inputs, open_source, warnings_about
+from tokscore.rendering.render_work import RenderWork
 from tokscore.rendering.source import ConversationSource, TokenSource
-from tokscore.rendering.workers import PARTS_PER_WORKER, PartJob, PartResult, choose_library, on_processes
+from tokscore.rendering.workers import (
+    PARTS_PER_WORKER,
+    ClaimedJob,
+    PartJob,
+    PartResult,
+    choose_library,
+    on_processes,
+)
 
 # Called after each conversation with (conversations done, tokens done).
 Progress = Callable[[int, int], None]
@@ -120,6 +131,8 @@ def render_source(
     on_error: OnError = OnError.FAIL,
     workers: int = 1,
     progress: Progress = lambda _conversations, _tokens: None,
+    execution: Execution = HERE,
+    tell: Tell = silent,
 ) -> RenderSummary:
     """Write the token dataset of `source` to `out`; parts that are there already are kept.
 
@@ -130,11 +143,14 @@ def render_source(
         workers: Processes that write parts; few parts are written here. More than one need a picklable source
             and `if __name__ == "__main__":` in the script that calls this. The files do not depend on it.
         progress: Called after each conversation, with several workers after each part.
+        execution: Which processes render, instead of workers; then `progress` is called with parts.
+        tell: Called with lines for the user.
 
     Raises:
         UsageError: `out` holds another run.
         ConversationError: A conversation cannot be rendered and `on_error` is fail.
         InputError: Every conversation failed.
+        TokscoreError: Processes that had a part ended again and again.
     """
     out, on_error = output_location(out), choose(OnError, on_error, "on_error")
     choose_library(source, workers)
@@ -150,15 +166,22 @@ def render_source(
     ).sealed()
     done = prepare_output(out, manifest, source.vocabulary)
     parts = [part for part in manifest.parts if part.index not in done]
-    job = PartJob(source, out, manifest, on_error)
-    total = _write(job, parts, workers, progress)
+
+    def write() -> PartResult:
+        job = PartJob(source, out, manifest, on_error)
+        if execution.is_here or not parts:
+            return _write(job, parts, workers, progress, tell)
+        return _write_elsewhere(job, parts, execution, progress, tell)
+
+    total = write()
     if total.doubt is not None and source.text_ids is not None:
         # What it made cannot be told from what it made wrong.
         source.text_ids.switch_back(total.doubt)
         record_tokenizer_details(out, source.text_ids.details)
         forget_parts(out, manifest)
         done, parts = set(), manifest.parts
-        total = _write(PartJob(source, out, manifest, on_error), parts, workers, progress)
+        total = write()
+    check_none_failed(out)
     check_some_succeeded(out, [part.index for part in manifest.parts], "rendered")
     forget_claims(out, manifest)
     return RenderSummary(
@@ -171,12 +194,21 @@ def render_source(
     )
 
 
-def _write(job: PartJob, parts: Sequence[Part], workers: int, progress: Progress) -> PartResult:
+def _write_elsewhere(
+    job: PartJob, parts: Sequence[Part], execution: Execution, progress: Progress, tell: Tell
+) -> PartResult:
+    """The sum of the parts that replicas write, or that ids are in doubt."""
+    sizes = {part.index: job.source.part_bytes(part) for part in parts}
+    totals = execution.run(RenderWork(job), parts, sizes, gpus_each=0, progress=progress, tell=tell)
+    n_conversations, n_tokens, n_failed = map(totals.count, ("n_conversations", "n_tokens", "n_failed"))
+    return PartResult(n_conversations, n_tokens, n_failed, doubt=totals.doubt)
+
+
+def _write(job: PartJob, parts: Sequence[Part], workers: int, progress: Progress, tell: Tell) -> PartResult:
     """The sum of the parts, up to the first that is in doubt."""
-    n_workers = min(workers, len(parts) // PARTS_PER_WORKER)
-    results = on_processes(job, n_workers, parts) if n_workers > 1 else _write_here(job, parts, progress)
+    begin(job.out, job.manifest, parts, tell)
     total = PartResult()
-    with closing(results):
+    with closing(_results(job, parts, workers, progress)) as results:
         for result in results:
             total = PartResult(
                 total.n_conversations + result.n_conversations,
@@ -186,18 +218,32 @@ def _write(job: PartJob, parts: Sequence[Part], workers: int, progress: Progress
                 result.doubt,
             )
             progress(total.n_conversations + total.n_failed, total.n_tokens)
+            if result.elsewhere is not None:
+                tell(finished_elsewhere(result.elsewhere))
             if result.doubt is not None:
                 break
     return total
 
 
+def _results(job: PartJob, parts: Sequence[Part], workers: int, progress: Progress) -> Generator[PartResult]:
+    n_workers = min(workers, len(parts) // PARTS_PER_WORKER)
+    if n_workers <= 1:
+        yield from _write_here(job, parts, progress)
+        return
+    yield from on_processes(ClaimedJob(job), n_workers, parts)
+    # What other runs had, and did not finish.
+    yield from _write_here(job, parts, silent)
+
+
 def _write_here(job: PartJob, parts: Sequence[Part], progress: Progress) -> Generator[PartResult]:
     n_conversations = n_tokens = 0
+    with closing(claimed(job.out, job.manifest, parts)) as mine:
+        for part, count in mine:
 
-    def seen(n: int) -> None:
-        nonlocal n_conversations, n_tokens
-        n_conversations, n_tokens = n_conversations + 1, n_tokens + n
-        progress(n_conversations, n_tokens)
+            def seen(n: int, count: Callable[[int], None] = count) -> None:
+                nonlocal n_conversations, n_tokens
+                n_conversations, n_tokens = n_conversations + 1, n_tokens + n
+                count(n)
+                progress(n_conversations, n_tokens)
 
-    for part in parts:
-        yield job.run(part, seen)
+            yield job.run(part, seen)

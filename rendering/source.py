@@ -78,6 +78,10 @@ class TokenSource(Protocol):
         """The library that makes or made the ids, for the manifest; None where it is not known."""
         ...
 
+    def part_bytes(self, part: Part) -> int:
+        """About how much work a part is, in bytes."""
+        ...
+
     def read(self, part: Part) -> Iterator[RenderedConversation | FailedConversation]:
         """The conversations of one part in input order; one that cannot be used comes as a failure."""
         ...
@@ -174,6 +178,10 @@ class ConversationSource:
         if isinstance(found, Conversation):
             return [replace(found, is_served=is_served)]
         return branch_items(found, self.renderer.tokenizer, is_served=is_served)
+
+    def part_bytes(self, part: Part) -> int:
+        """Bytes of its lines."""
+        return part.stop - part.start
 
     def read(self, part: Part) -> Iterator[RenderedConversation | FailedConversation]:
         """Render the lines of one part; the branches of a record follow each other."""
@@ -283,6 +291,10 @@ class DatasetSource:
     def _conversation_ids(self, part: Part) -> set[str]:
         found = (place.conversation_id for place in self._dataset.places(part.index))
         return {*found, *(failure.conversation_id for failure in self._dataset.failures(part.index))}
+
+    def part_bytes(self, part: Part) -> int:
+        """Bytes of its table."""
+        return self._dataset.part_bytes(part.index)
 
     def read(self, part: Part) -> Iterator[RenderedConversation | FailedConversation]:
         """The conversations of one part, then what failed when it was rendered."""

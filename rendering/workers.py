@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread, current_thread, main_thread
@@ -21,6 +21,7 @@ from tokscore.dataset.errors import TokscoreError
 from tokscore.dataset.manifest import Manifest, Part
 from tokscore.dataset.tokens import FailedConversation
 from tokscore.dataset.writing import PartWriter
+from tokscore.rendering.executors.claimed import claimed
 from tokscore.rendering.tokenizers.memory import give_memory_back
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class PartResult(NamedTuple):
         n_failed: Listed in errors/.
         first_failure: Of these, the first.
         doubt: Why fastokens was given up meanwhile, so that the ids it made cannot be trusted.
+        elsewhere: The part, where another process finished it meanwhile.
     """
 
     n_conversations: int = 0
@@ -53,6 +55,7 @@ class PartResult(NamedTuple):
     n_failed: int = 0
     first_failure: FailedConversation | None = None
     doubt: str | None = None
+    elsewhere: int | None = None
 
 
 class Job(Protocol[T_co]):
@@ -106,9 +109,38 @@ class PartJob:
                     n_conversations += 1
                     n_tokens += len(item.tokens)
                     seen(len(item.tokens))
-            writer.finish()
+            is_first = writer.finish()
         doubt = None if doubts is None else doubts()
-        return PartResult(n_conversations, n_tokens, n_failed, first_failure, doubt)
+        return PartResult(
+            n_conversations, n_tokens, n_failed, first_failure, doubt, None if is_first else part.index
+        )
+
+
+@dataclass(frozen=True)
+class ClaimedJob:
+    """Writes a part where no other run has it.
+
+    Attributes:
+        job: Writes it.
+    """
+
+    job: PartJob
+
+    def run(self, part: Part, seen: Callable[[int], None]) -> PartResult:
+        """Write one part; the outcome of a part that another run has is empty.
+
+        Raises:
+            ConversationError: As for `PartJob`.
+        """
+        with closing(claimed(self.job.out, self.job.manifest, [part], waits=False)) as mine:
+            for one, count in mine:
+
+                def both(n: int, count: Callable[[int], None] = count) -> None:
+                    count(n)
+                    seen(n)
+
+                return self.job.run(one, both)
+        return PartResult()
 
 
 def choose_library(source: TokenSource, workers: int) -> None:
@@ -209,8 +241,3 @@ def _run(part: Part) -> Any:  # Any: what the job makes
             raise _Stopped
 
     return worker.job.run(part, check)
-
-
-def all_cores() -> int:
-    """Number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

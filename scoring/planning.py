@@ -11,8 +11,8 @@ from tokscore.dataset.choices import OnError
 from tokscore.dataset.tokens import TEXT_SOURCE, FailedConversation, RenderedConversation
 from tokscore.rendering.recorded_ids.attribute import MEDIA_STATUS
 from tokscore.rendering.workers import PARTS_PER_WORKER, on_processes
-from tokscore.scoring.dedupe import WINDOW_TOKENS
-from tokscore.scoring.segments import TokenCounts, token_counts
+from tokscore.scoring.sharing.dedupe import WINDOW_TOKENS
+from tokscore.scoring.sharing.segments import TokenCounts, token_counts
 from tokscore.scoring.spool import blocks_of
 
 if TYPE_CHECKING:

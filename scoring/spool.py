@@ -91,13 +91,17 @@ class Spool:
 
     def read(self, part: int) -> Iterator[Item]:
         """The conversations of one part, in order; not while another is written."""
-        for block in self._blocks[part]:
-            self._file.seek(block.start)
-            stored = self._file.read(block.n_stored)
-            # Only this process wrote it.
-            yield from pickle.loads(  # noqa: S301
-                pa.decompress(stored, decompressed_size=block.n_bytes, codec=_CODEC, asbytes=True)
-            )
+        for place in self._blocks[part]:
+            self._file.seek(place.start)
+            yield from items_of([Block(self._file.read(place.n_stored), place.n_bytes)])
+
+
+def items_of(blocks: Iterable[Block]) -> Iterator[Item]:
+    """The conversations in blocks that a process of this run made."""
+    for block in blocks:
+        yield from pickle.loads(  # noqa: S301
+            pa.decompress(block.stored, decompressed_size=block.n_bytes, codec=_CODEC, asbytes=True)
+        )
 
 
 def _without_text(item: Item) -> Item:

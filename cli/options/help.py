@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 # Options by the names of their parameters; those of none of the groups come first.
 GROUPS: dict[str, frozenset[str]] = {
     "Input": frozenset(
-        {"input_format", "map", "messages", "on", "on_error", "max_tokens", "truncate", "shard"}
+        {"input_format", "map", "messages", "on", "on_error", "max_tokens", "truncate"}
         | {"chunk", "stride", "context"}
     ),
     "Template and tokenizer": frozenset(
@@ -53,6 +53,10 @@ GROUPS: dict[str, frozenset[str]] = {
             "student_model",
         }
     ),
+    "Processes": frozenset(
+        {"executor", "replicas", "stall_timeout", "replica_memory", "ray_address", "tasks", "sbatch"}
+        | {"print", "shard", "workers"}
+    ),
     "Output": frozenset(
         {
             "out",
@@ -73,7 +77,6 @@ GROUPS: dict[str, frozenset[str]] = {
             "tokens_per_s",
             "explain",
             "scratch",
-            "workers",
             "help",
         }
     ),

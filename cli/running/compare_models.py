@@ -184,10 +184,10 @@ def _score_both(
 def _rendered(student: str, on: Sequence[str], options: OnOptions) -> Path:
     """The token dataset of the conversations, from the cache where it is there."""
     from tokscore.dataset.files import location
+    from tokscore.rendering.executors.devices import all_cores
     from tokscore.rendering.inputs import open_source
     from tokscore.rendering.run import render_source
     from tokscore.rendering.source import ConversationSource
-    from tokscore.rendering.workers import all_cores
 
     source = open_source(list(on), student, options.rendering)
     if not isinstance(source, ConversationSource):

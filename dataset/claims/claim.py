@@ -94,6 +94,11 @@ def read_claims(root: Path) -> FoundClaims:
     return read_from(ClaimFiles(root / CLAIMS))
 
 
+def claimed_parts(files: ClaimFiles) -> set[int]:
+    """Parts with a claim, from the names of files alone; their owners may have ended meanwhile."""
+    return {int(found[1]) for name in files.names() if (found := _CLAIM.fullmatch(name))}
+
+
 def read_from(files: ClaimFiles, parts: Iterable[int] | None = None) -> FoundClaims:
     """The claims in a folder, of some parts or of all."""
     wanted = None if parts is None else {*parts}

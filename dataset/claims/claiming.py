@@ -8,11 +8,12 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from random import Random
+from threading import Lock
 from typing import NamedTuple
 
 import msgspec
 
-from tokscore.dataset.claims.claim import Claim, FailedPart, FoundClaims, read_from
+from tokscore.dataset.claims.claim import Claim, FailedPart, FoundClaims, claimed_parts, read_from
 from tokscore.dataset.claims.commit import CLAIMS, finished_names
 from tokscore.dataset.claims.files import ClaimFiles
 from tokscore.dataset.claims.processes import is_running, start_of, this_host
@@ -55,9 +56,12 @@ class Claims:
         self._n_parts = self._n_tokens = 0
         self._seen: dict[str, _Seen] = {}
         self.held: Claim | None = None
+        self._lock = Lock()  # a thread may beat while another lets go
 
     def take(self, part: int) -> bool:
         """Claim one part; False where another process works on it, it is done, or it was set aside."""
+        if self.is_done(part):  # most that others had, at the price of one look
+            return False
         found = read_from(self._files, [part])
         if part in found.failed:
             return False
@@ -69,6 +73,7 @@ class Claims:
             attempt = before.attempt + 1
             if attempt > MAX_ATTEMPTS:
                 self.give_up(part, f"{MAX_ATTEMPTS} processes ended while they worked on it")
+                self._files.delete(before.name)
                 return False
         now = time.time()
         self._started = self._started or now
@@ -105,8 +110,7 @@ class Claims:
     def has_ended(self, claim: Claim) -> bool:
         """Whether the owner of a claim works no more, as far as this process has seen."""
         if claim.namespace == this_host():
-            started = start_of(claim.pid)
-            return not is_running(claim.pid) or (claim.pid_start and started) not in (0, claim.pid_start)
+            return not _is_owner_running(claim)
         now = time.monotonic()
         seen = self._seen.get(claim.name)
         if seen is None or seen.heartbeat != claim.heartbeat:
@@ -120,15 +124,16 @@ class Claims:
         Args:
             n_tokens: Tokens of it done so far.
         """
-        held = self.held
-        if held is None:
+        with self._lock:
+            held = self.held
+            if held is None:
+                return True
+            latest = read_from(self._files, [held.part]).claims.get(held.part)
+            if latest is None or latest.attempt != held.attempt:
+                return False
+            told = msgspec.structs.replace(held, heartbeat=time.time(), n_tokens=n_tokens)
+            self._files.replace(told.name, msgspec.json.encode(told))
             return True
-        latest = read_from(self._files, [held.part]).claims.get(held.part)
-        if latest is None or latest.attempt != held.attempt:
-            return False
-        told = msgspec.structs.replace(held, heartbeat=time.time(), n_tokens=n_tokens)
-        self._files.replace(told.name, msgspec.json.encode(told))
-        return True
 
     def release(self, n_tokens: int | None = None) -> None:
         """Let go of the part in hand.
@@ -136,12 +141,13 @@ class Claims:
         Args:
             n_tokens: Tokens of it, where it is done.
         """
-        held, self.held = self.held, None
-        if held is None:
-            return
-        if n_tokens is not None:
-            self._n_parts, self._n_tokens = self._n_parts + 1, self._n_tokens + n_tokens
-        self._files.delete(held.name)
+        with self._lock:
+            held, self.held = self.held, None
+            if held is None:
+                return
+            if n_tokens is not None:
+                self._n_parts, self._n_tokens = self._n_parts + 1, self._n_tokens + n_tokens
+            self._files.delete(held.name)
 
     def give_up(self, part: int, reason: str) -> None:
         """Set a part aside, so that nobody takes it again in this run."""
@@ -172,29 +178,46 @@ class Claims:
             free = [part for part in left if part not in busy]
             if not free and (not others or not busy):
                 return
-            yield from self._taken(free, n_others=len(found.claims), chance=chance)
+            lost = {part for part in free if part in found.claims}
+            yield from self._taken(free, lost, n_others=len(found.claims), chance=chance)
             if not free:
                 time.sleep(WAIT_S)
             open_parts = left
 
-    def _taken(self, free: list[int], *, n_others: int, chance: Random) -> Iterator[int]:
-        """Those of the parts that this process gets, before the listing is too old to go on with it."""
+    def _taken(
+        self, free: list[int], lost: Collection[int], *, n_others: int, chance: Random
+    ) -> Iterator[int]:
+        """Those of the parts that this process gets, before the listing is too old to go on with it.
+
+        Args:
+            free: That nobody worked on when they were listed.
+            lost: Those of them whose owner has ended.
+            n_others: Processes that work on parts.
+            chance: Chooses.
+        """
         free = free[::-1]
         n_missed = 0
+        claimed: set[int] = set()
         while free and n_missed <= n_others:
             # Processes that ask at once do not all ask for the same.
             window = min(len(free), 1 + 2 * n_others)
             part = free.pop(-1 - chance.randrange(window))
+            if part in claimed:
+                continue
             if self.take(part):
                 n_missed = 0
                 yield part
                 assert self.held is None, "a part is released before the next is taken"
+                # Time has passed.
+                claimed = claimed_parts(self._files).difference(lost)
             else:
                 n_missed += 1
 
 
 def clear(root: Path, unfinished: Collection[int]) -> None:
-    """Remove what says that parts failed, and `claims/` where no part is open.
+    """Remove what says that parts failed, or are worked on by processes of this host that have ended.
+
+    Where no part is open, all of `claims/` goes.
 
     Args:
         root: The dataset.
@@ -204,5 +227,14 @@ def clear(root: Path, unfinished: Collection[int]) -> None:
     if not unfinished:
         files.clear()
         return
-    for failed in read_from(files).failed.values():
+    found = read_from(files)
+    for failed in found.failed.values():
         files.delete(failed.name)
+    for claim in found.claims.values():
+        if claim.namespace == this_host() and not _is_owner_running(claim):
+            files.delete(claim.name)
+
+
+def _is_owner_running(claim: Claim) -> bool:
+    """Whether the process of a claim of this host runs; another may have its id by now."""
+    return is_running(claim.pid) and (not claim.pid_start or start_of(claim.pid) in (0, claim.pid_start))

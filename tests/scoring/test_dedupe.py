@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokscore.scoring import SequenceScores, TokenSequence
-from tokscore.scoring.dedupe import share_sequences
+from tokscore.scoring.sharing.dedupe import share_sequences
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 300), min_size=2, max_size=5), max_size=12)
 

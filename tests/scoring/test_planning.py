@@ -12,7 +12,7 @@ from tokscore.dataset.tokens import FailedConversation, RenderedConversation
 from tokscore.rendering import ConversationError, open_source
 from tokscore.scoring import parse_selection, plan_engine
 from tokscore.scoring.planning import ReadJob, RunPlan, plan_run
-from tokscore.scoring.segments import TokenCounts, token_counts
+from tokscore.scoring.sharing.segments import TokenCounts, token_counts
 from tokscore.scoring.spool import Spool
 
 MAX_LENGTH = 150

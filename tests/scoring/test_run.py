@@ -300,9 +300,10 @@ def test_the_manifest_does_not_depend_on_what_is_done(spec: EngineSpec, tmp_path
 def test_memory_holds_a_window_not_a_part(
     spec: EngineSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tokscore.scoring import dedupe, spool
+    from tokscore.scoring import spool
     from tokscore.scoring.engines import batching
     from tokscore.scoring.engines import transformers as engine
+    from tokscore.scoring.sharing import dedupe
 
     monkeypatch.setattr(engine, "BATCH_TOKENS", {"cpu": 10, "cuda": 10})
     monkeypatch.setattr(batching, "WINDOW_BATCHES", 1)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from tokscore.dataset.errors import EngineError
 from tokscore.rendering.conversations.prefix_tree import share
 from tokscore.scoring import SequenceScores, TokenSequence
-from tokscore.scoring.dedupe import share_sequences
-from tokscore.scoring.segments import SegmentPlan, token_counts
+from tokscore.scoring.sharing.dedupe import share_sequences
+from tokscore.scoring.sharing.segments import SegmentPlan, token_counts
 
 RECORDS = st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=9), min_size=1, max_size=12)
 NAMES = ("logprobs", "ranks", "top_ids", "top_logprobs", "entropy", "at_ids", "at_logprobs")

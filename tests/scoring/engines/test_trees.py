@@ -12,8 +12,8 @@ import pytest
 
 from tests.scoring.samples import VOCAB_SIZE, random_ids
 from tokscore.scoring import Engine, SequenceScores, TokenSequence, plan_engine
-from tokscore.scoring.dedupe import by_length
-from tokscore.scoring.segments import SegmentPlan, token_counts
+from tokscore.scoring.sharing.dedupe import by_length
+from tokscore.scoring.sharing.segments import SegmentPlan, token_counts
 
 ATOL = 1e-4
 # Ids to be scored in every row, of which each sequence takes others.

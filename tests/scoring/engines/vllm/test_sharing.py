@@ -13,7 +13,7 @@ import pytest
 from tests.scoring.engines.test_trees import TREES, assert_equal, flat, nested, together, wanted
 from tests.scoring.samples import random_ids
 from tokscore.scoring import Engine, SequenceScores, TokenSequence, plan_engine
-from tokscore.scoring.segments import SegmentPlan, token_counts
+from tokscore.scoring.sharing.segments import SegmentPlan, token_counts
 
 pytestmark = [
     pytest.mark.vllm,
