@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 _MIB = 2**20
+_MOST_SECONDS = 1e6
 
 ExecutorOption = Annotated[
     Executor,
@@ -36,8 +37,7 @@ StallTimeout = Annotated[
     float | None,
     option(
         "--stall-timeout",
-        metavar="S",
-        min=0,
+        metavar="SECONDS",
         help="End a replica that makes no progress for so many seconds, starting included, with its stack in "
         "the log, and start it again on what is left.",
         show_default="never",
@@ -115,6 +115,10 @@ def execution_of(
         raise UsageError(
             "`replica_memory` is for --executor local; Ray watches the memory of its nodes itself."
         )
+    if stall_timeout is not None and not 0 < stall_timeout <= _MOST_SECONDS:
+        raise UsageError(
+            f"`stall_timeout` is {stall_timeout:g}; expected more than 0 and at most {_MOST_SECONDS:g}."
+        )
     # A cluster is used whole.
     n = None if replicas == AUTO or (replicas is None and ray_address) else int(replicas or 1)
     if n == 0:
@@ -122,7 +126,7 @@ def execution_of(
     return Execution(
         executor=executor,
         replicas=n,
-        stall_s=stall_timeout or None,
+        stall_s=stall_timeout,
         memory_bytes=None if replica_memory is None else replica_memory * _MIB,
         ray_address=ray_address,
     )

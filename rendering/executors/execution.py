@@ -80,16 +80,19 @@ class Execution:
         """
         clear(work.out, {part.index for part in parts})
         order = Order(work, largest_first(parts, sizes), "", self.stall_s, self.lease_s)
+        # No more than there are parts.
+        n_replicas = None if self.replicas is None else min(self.replicas, max(len(parts), 1))
         try:
             if self.executor is Executor.RAY:
-                return run_on_ray(order, self.replicas, gpus_each, self.ray_address, progress, tell)
-            return self._run_here(order, gpus_each, progress, tell)
+                return run_on_ray(order, n_replicas, gpus_each, self.ray_address, progress, tell)
+            return self._run_here(order, n_replicas, gpus_each, progress, tell)
         finally:
             remove_abandoned(work.out)  # by replicas that were killed
 
-    def _run_here(self, order: Order, gpus_each: int, progress: Progress, tell: Tell) -> Totals:
-        # No more than there are parts.
-        places = environments(self.replicas, gpus_each)[: max(len(order.parts), 1)]
+    def _run_here(
+        self, order: Order, n_replicas: int | None, gpus_each: int, progress: Progress, tell: Tell
+    ) -> Totals:
+        places = environments(n_replicas, gpus_each)[: max(len(order.parts), 1)]
         orders = [order._replace(name=f"local {number}") for number in range(len(places))]
         if len(orders) > 1:
             tell(f"{len(orders)} replicas work on {len(order.parts):,} parts.")

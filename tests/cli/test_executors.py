@@ -88,6 +88,8 @@ def assert_close(one: pl.DataFrame, other: pl.DataFrame) -> None:
     [
         (["--replicas", "some"], '"some"'),
         (["--replicas", "0"], "0; expected a number from 1 on, or auto"),
+        (["--stall-timeout", "nan"], "--stall-timeout is nan; expected more than 0"),
+        (["--stall-timeout", "inf"], "--stall-timeout is inf; expected more than 0"),
         (["--ray-address", "auto"], "is for --executor ray"),
         (["--executor", "ray", "--replica-memory", "9"], "is for --executor local"),
     ],

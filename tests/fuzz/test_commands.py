@@ -43,7 +43,10 @@ JSON = (
     '{"messages": 5}', '{"enable_thinking": false}', '{"a":' * 500 + "1" + "}" * 500, f'{{"{"k" * 9_000}": 1}}',
 )  # fmt: skip
 # Starting so many processes, or loading what is not there, is not what is tried here.
-LEFT_OUT = {"--engine-path", "--tensor-parallel-size", "--pipeline-parallel-size"}
+LEFT_OUT = {
+    "--engine-path", "--tensor-parallel-size", "--pipeline-parallel-size", "--executor", "--replicas",
+    "--replica-memory", "--stall-timeout",
+}  # fmt: skip
 NUMERIC = {"N", "K", "S", "T", "C", "A", "MB", "NATS", "N|P%", "I/N"}
 # Without these the option itself is refused, whatever its value is.
 COMPANIONS = {
