@@ -124,7 +124,7 @@ def _note_known(report: DiffReport, *, has_exact: bool) -> None:
         return
     text = f"Resolved, known on both sides: {1 - total.unresolved:.4f} of the mass"
     if total.unresolved > _MUCH:
-        text += " (tokscore logprobs --at scores each model at the ids that the other lists)"
+        text += " (a larger --top-k lists more; logprobs --at scores a model at the ids that the other lists)"
     note(f"{text}.")
     interval, as_one = total.kl_teacher_student, total.kl_tail_as_one_teacher_student
     if not interval.is_unbounded or has_exact or as_one is None:
