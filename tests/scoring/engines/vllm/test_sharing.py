@@ -10,7 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.scoring.engines.test_trees import TREES, assert_equal, flat, nested, together, wanted
+from tests.scoring.engines.test_trees import (
+    TREES,
+    assert_equal,
+    assert_shares_or_says_why_not,
+    flat,
+    make_model,
+    nested,
+    together,
+    wanted,
+)
 from tests.scoring.samples import random_ids
 from tokscore.scoring import Engine, SequenceScores, TokenSequence, plan_engine
 from tokscore.scoring.sharing.segments import SegmentPlan, token_counts
@@ -94,3 +103,23 @@ def test_rows_that_lie_in_the_cache_are_scored_again_without_it(engine: Engine) 
     )
     assert engine.n_rescored - before == 1
     assert_equal(found[1], expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("bloom", None),
+        ("gemma3_text", None),
+        ("longrope", None),
+        ("dynamic", "positions"),
+    ],
+)
+def test_architectures_share_or_say_why_not(tmp_path: Path, name: str, reason: str | None) -> None:
+    make_model(name, tmp_path)
+    engine = started(tmp_path, 200)
+    try:
+        # vLLM has one kind of positions for all sequences.
+        assert_shares_or_says_why_not(engine, None, reason)
+    finally:
+        engine.close()
