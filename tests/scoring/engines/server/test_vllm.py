@@ -21,7 +21,11 @@ from tokscore.rendering.inputs import open_source
 from tokscore.scoring import SequenceScores, TokenSequence, plan_engine
 
 pytest.importorskip("vllm")
-pytestmark = [pytest.mark.vllm, pytest.mark.model]
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.model,
+    pytest.mark.skipif(not os.environ.get("TOKSCORE_SWEEP"), reason="takes minutes; set TOKSCORE_SWEEP=1"),
+]
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 ATOL = 1e-4
