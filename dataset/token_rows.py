@@ -99,6 +99,20 @@ def faulty_conversations(
     return faults
 
 
+def _joined(pieces: Sequence[pa.Table]) -> pa.Table:
+    """One table, also where the same texts are encoded in one part and not in another."""
+    if len({piece.schema for piece in pieces}) == 1:
+        return pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces)
+    plain = []
+    for piece in pieces:
+        fields = [
+            field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+            for field in piece.schema
+        ]
+        plain.append(piece.cast(pa.schema(fields)))
+    return pa.concat_tables(plain, promote_options="permissive")
+
+
 def _latest(kept: dict[K, V], key: K, make: Callable[[K], V]) -> V:
     """The value of a key, of which only those used last are kept."""
     value = kept.pop(key) if key in kept else make(key)
@@ -147,7 +161,7 @@ class TokenRows:
             first = last + 1
         if not pieces:
             return self._file(wanted[0].part).read(self._columns, [])
-        return pa.concat_tables(pieces) if len(pieces) > 1 else pieces[0]
+        return _joined(pieces)
 
     def read_checked(self, wanted: Sequence[Place], starts: NDArray[np.int64]) -> pa.Table:
         """As `read_all`, and the rows are those of the conversations.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,3 +66,19 @@ def test_tokens_have_a_role_where_they_have_a_message(
 def test_columns_that_were_not_asked_for_are_not_given(root: Path) -> None:
     with Dataset(root).open_part("tokens", 0) as file:
         assert file.read(["role"]).column_names == ["role"]
+
+
+def test_parts_of_which_one_encodes_its_texts_are_read_together(tiny_model: Path, tmp_path: Path) -> None:
+    for record in RECORDS:
+        (tmp_path / f"{record['id']}.jsonl").write_text(json.dumps(record) + "\n")
+    out = tmp_path / "out"
+    render([str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")], tiny_model, out=out)
+    path = out / "tokens" / "part-00000.parquet"
+    found = pq.read_table(path)
+    at = found.column_names.index("source")
+    plain = found.set_column(at, "source", found["source"].cast(pa.string()))
+    rewrite(plain.replace_schema_metadata(found.schema.metadata), path)
+    dataset = Dataset(out)
+    table = dataset.token_rows(["source", "token_id"]).read_all(list(dataset.places()))
+    assert table["source"].to_pylist()[: found.num_rows] == found["source"].to_pylist()
+    assert table.num_rows > found.num_rows
