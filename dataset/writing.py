@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -36,12 +37,19 @@ _SPOOLED = "tokscore-part."
 def temporary_name(path: Path) -> Path:
     """Where a file is written before it is put in place: hidden, and named after host and process.
 
-    That of a file of a store lies in the temporary directory of this machine.
+    That of a file of a store, or of a device, lies in the temporary directory of this machine.
     """
+    if is_device(path):
+        path = Path(tempfile.gettempdir()) / path.name
     if isinstance(path, StorePath):
         place = sha256(path.url.encode()).hexdigest()[:12]
         path = Path(tempfile.gettempdir()) / f"{_SPOOLED}{place}.{path.parent.name}-{path.name}"
     return path.with_name(f".{path.name}.{this_host()}.{os.getpid()}.tmp")
+
+
+def is_device(path: Path) -> bool:
+    """Whether it is there and is written to in place, such as /dev/null or a named pipe."""
+    return not is_store(path) and path.exists() and not (path.is_file() or path.is_dir())
 
 
 def is_temporary(path: Path) -> bool:
@@ -96,7 +104,12 @@ def put_in_place(temporary: Path, final: Path) -> None:
 
 
 def sync_rename(temporary: Path, final: Path) -> None:
-    """Rename a whole file that was written aside, on this machine."""
+    """Rename a whole file that was written aside, on this machine; a device is written to."""
+    if is_device(final):
+        with temporary.open("rb") as source, final.open("wb") as target:
+            shutil.copyfileobj(source, target)
+        temporary.unlink()
+        return
     with temporary.open("rb+") as handle:
         os.fsync(handle.fileno())
     temporary.replace(final)

@@ -170,6 +170,7 @@ def tokscore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunTokscore]:
     )
     assert server.stdin is not None
     assert server.stdout is not None
+    to_server, from_server = server.stdin, server.stdout
 
     def run(
         *arguments: str | Path, stdin: bytes = b"", cwd: Path | None = None
@@ -177,22 +178,23 @@ def tokscore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunTokscore]:
         (streams / "stdin").write_bytes(stdin)
         for name in ("stdout", "stderr"):
             (streams / name).write_bytes(b"")
+        texts = [str(argument) for argument in arguments]
         request = {
-            "arguments": [str(argument) for argument in arguments],
+            "arguments": texts,
             "folder": str(cwd or Path.cwd()),
             "environment": {**os.environ, "HF_HUB_OFFLINE": "1"},
             **{name: str(streams / name) for name in ("stdin", "stdout", "stderr")},
         }
-        server.stdin.write(json.dumps(request) + "\n")
-        server.stdin.flush()
-        exit_code = int(server.stdout.readline())
+        to_server.write(json.dumps(request) + "\n")
+        to_server.flush()
+        exit_code = int(from_server.readline())
         out, err = ((streams / name).read_bytes().decode() for name in ("stdout", "stderr"))
-        return subprocess.CompletedProcess(request["arguments"], exit_code, out, err)
+        return subprocess.CompletedProcess(texts, exit_code, out, err)
 
     yield run
-    server.stdin.close()
+    to_server.close()
     server.wait()
-    server.stdout.close()
+    from_server.close()
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ class Request(NamedTuple):
 class StoreServer:
     def __init__(self) -> None:
         # The environment of vLLM goes without them.
-        from moto.server import DomainDispatcherApplication, create_backend_app
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
         self._app = DomainDispatcherApplication(create_backend_app)
         self._server: Any = None

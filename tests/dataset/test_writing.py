@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ import pytest
 from tokscore.dataset.manifest import Manifest, Part, TokenizerIdentity
 from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.tokens import ConversationRow, RenderedConversation, RenderedTokens
-from tokscore.dataset.writing import PartWriter, remove_abandoned, temporary_name
+from tokscore.dataset.writing import PartWriter, remove_abandoned, temporary_name, write_file
 
 NAMING = (
     "import sys, pathlib, tokscore.dataset.writing as p; print(p.temporary_name(pathlib.Path(sys.argv[1])))"
@@ -70,3 +72,16 @@ def test_what_fails_while_rows_are_written_ends_the_part_without_a_trace(
         with pytest.raises(OSError, match="No space left"):
             writer.add(conversation)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_device_is_written_to_and_stays(tmp_path: Path) -> None:
+    """Renamed over, /dev/null would be a file of that name from then on."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as readers:
+        read = readers.submit(pipe.read_bytes)
+        write_file(pipe, b"content")
+        assert read.result(timeout=10) == b"content"
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
+    assert not temporary_name(pipe).exists()
