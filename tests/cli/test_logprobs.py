@@ -143,7 +143,7 @@ def test_a_plan_without_parts_takes_the_bytes_from_the_schema(
         (["--engine-arg", "max_num_seqs"], "expected NAME=VALUE"),
         (
             ["--engine-arg", "max_num_seqs=4"],
-            "--engine-arg max_num_seqs is for vllm; the engine is transformers",
+            "--engine-arg max_num_seqs is for vllm and server; the engine is transformers",
         ),
         (["--tensor-parallel-size", "0"], "--tensor-parallel-size"),
         (["--max-length", "0"], "--max-length"),
