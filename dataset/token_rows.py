@@ -100,17 +100,21 @@ def faulty_conversations(
 
 
 def _joined(pieces: Sequence[pa.Table]) -> pa.Table:
-    """One table, also where the same texts are encoded in one part and not in another."""
-    if len({piece.schema for piece in pieces}) == 1:
+    """One table, also where parts have the same values in different schemas, as other programs write them."""
+    if all(piece.schema.equals(pieces[0].schema) for piece in pieces):
         return pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces)
-    plain = []
-    for piece in pieces:
-        fields = [
-            field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
-            for field in piece.schema
-        ]
-        plain.append(piece.cast(pa.schema(fields)))
-    return pa.concat_tables(plain, promote_options="permissive")
+    return pa.concat_tables([_plain(piece) for piece in pieces], promote_options="permissive")
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """With columns of nullable values that are not encoded."""
+    columns = [
+        pa.chunked_array([chunk.dictionary_decode() for chunk in column.chunks], column.type.value_type)
+        if pa.types.is_dictionary(column.type)
+        else column
+        for column in table.columns
+    ]
+    return pa.table(columns, names=table.column_names)
 
 
 def _latest(kept: dict[K, V], key: K, make: Callable[[K], V]) -> V:

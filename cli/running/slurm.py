@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tokscore.cli.printing.console import note
+from tokscore.cli.printing.console import note, write
 from tokscore.dataset.errors import TokscoreError, UsageError
 from tokscore.dataset.stores.path import is_store
 
@@ -149,9 +149,9 @@ def submit_array(
     command = task_command(sys.argv[1:], replicas)
     script = sbatch_script(command, Path.cwd(), out, tasks or "1", sbatch or [])
     if shows:
-        print(script, end="")
+        write(script)
         return
     job = submit(script)
-    print(job)
+    write(f"{job}\n")
     note(f"submitted job {job}: squeue -j {job} shows its tasks, scancel {job} ends them.")
     note(f"{logs_of(out, Path.cwd())}.{job}_*.log hold what they say.")

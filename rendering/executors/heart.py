@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import sys
 import time
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 # Of a process whose engine made no progress.
 STALLED = 75
+_LOG = logging.getLogger(__name__)
 
 
 class LostPartError(Exception):
@@ -110,7 +112,7 @@ class Heart:
     def _end(self) -> None:
         held = self._claims.held
         part = "" if held is None else f" on part {held.part}"
-        print(f"no progress{part} for {self._stall_s:g} s; this process ends itself.", file=sys.stderr)
+        _LOG.error("no progress%s for %g s; this process ends itself.", part, self._stall_s)
         faulthandler.dump_traceback(all_threads=True)
         sys.stderr.flush()
         os._exit(STALLED)

@@ -63,7 +63,9 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheel_from_sdist(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     unpacked, out = tmp_path_factory.mktemp("unpacked"), tmp_path_factory.mktemp("wheel-from-sdist")
     with tarfile.open(sdist) as tar:
-        tar.extractall(unpacked, filter="data")
+        # Python before 3.11.4 has no filters.
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)
+        tar.extractall(unpacked)
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", out, cwd=only_file(unpacked, "*"))
     return only_file(out, "*.whl")
 
