@@ -16,7 +16,8 @@ from tokscore.cli.printing.reports.selfcheck import finite, limit_rows, print_se
 from tokscore.cli.printing.tables import counted, print_all_columns, print_json
 from tokscore.dataset.settings import definitions
 from tokscore.rendering.attribution.settings import RenderSettings
-from tokscore.scoring.engines.settings import COMMON, EngineSettings
+from tokscore.scoring.engines.registry import ENGINES
+from tokscore.scoring.engines.settings import EngineSettings
 
 if TYPE_CHECKING:
     from tokscore.scoring import EngineSpec
@@ -158,7 +159,7 @@ def _document(found: SelfCheck, chosen: Chosen, spec: EngineSpec) -> dict[str, A
         "options": {
             each.name: getattr(spec.settings, each.name)
             for each in definitions(EngineSettings)
-            if each.name not in COMMON
+            if each.name in ENGINES[found.engine.engine].settings
         },
         "details": found.details,
         "reference": {

@@ -33,6 +33,7 @@ RECORDS = [
 STORED = {"position", "token_id", "message_index", "source", "is_content", "is_sampled"}
 RECORDED = {"recorded_is_content", "recorded_logprob", "trainer_logprob"}
 SCORED = {"logprob", "rank", "top_ids", "top_logprobs"}
+GIVEN = {"at_ids", "at_logprobs"}
 
 
 class Command(NamedTuple):
@@ -61,8 +62,12 @@ COMMANDS = {
     ),
     "stats --limit": Command(("stats", "teacher", "--limit", "output=3"), "scores", STORED | RECORDED),
     "stats --spans": Command(("stats", "teacher", "--spans"), "scores", set()),
-    "diff": Command(("diff", "teacher", "student"), "scores", {"token_id", "position", "role"} | SCORED),
-    "diff as student": Command(("diff", "student", "teacher"), "scores", {"token_id", "position"} | SCORED),
+    "diff": Command(
+        ("diff", "teacher", "student"), "scores", {"token_id", "position", "role"} | SCORED | GIVEN
+    ),
+    "diff as student": Command(
+        ("diff", "student", "teacher"), "scores", {"token_id", "position"} | SCORED | GIVEN
+    ),
     "show": Command(
         ("show", "teacher", CONVERSATION),
         "scores",
