@@ -40,6 +40,8 @@ def unwind() -> None:
     stopper = _Stopper()
     _handle(stopper.stop)
     signal.signal(signal.SIGALRM, stopper.stop)
+    # Who started this process may have blocked it.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
     before = sys.unraisablehook
 
     def dropped(found: sys.UnraisableHookArgs) -> None:
