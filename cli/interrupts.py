@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_AGAIN_S = 0.02
+_AGAIN_S = 0.001
 _IMPORTING = "<frozen importlib._bootstrap>"
 
 
