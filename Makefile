@@ -7,6 +7,8 @@ TOKSCORE_CACHE ?= $(HOME)/.cache/tokscore
 export PYTHON TOKSCORE_CACHE
 
 INSTALL := bash requirements/install.sh
+# Tests that other parts, machines or times are for.
+ELSEWHERE := not vllm and not triton and not gpu and not nightly
 # Two processes share two cores: more threads in each would only wait for one another.
 ON_TWO_CORES := OMP_NUM_THREADS=1
 PYTEST_ENV := TOKSCORE_TEST_MODELS="$(TOKSCORE_CACHE)/models" TOKSCORE_TEST_ASSETS="$(TOKSCORE_CACHE)/assets"
@@ -18,7 +20,7 @@ TRITON := $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -))
 VLLM_ENV := $(if $(TRITON),$(if $(PYTHON311),.venv-vllm))
 
 .NOTPARALLEL:
-.PHONY: help demo test lint types unit slow vllm triton versions architectures architectures-vllm fuzz kills models assets clean env-demo env-test env-triton env-vllm
+.PHONY: help demo test lint types unit slow vllm triton versions architectures architectures-vllm served fuzz kills models assets clean env-demo env-test env-triton env-vllm
 
 help:
 	@echo "make demo    install tokscore, build two small models, render, score and compare the examples"
@@ -26,6 +28,7 @@ help:
 	@echo "make lint | types | unit | slow | triton | vllm    one part of make test; unit leaves out long sweeps"
 	@echo "make versions       test the engines with the lowest and the newest transformers (long)"
 	@echo "make architectures  try every causal architecture of transformers, made tiny (long)"
+	@echo "make served         hold a vLLM server against vLLM in this process (minutes)"
 	@echo "make fuzz           try mutated datasets, records, model folders and templates (hours; FUZZ=0.1 runs a tenth)"
 	@echo "make kills          kill runs at 200 random moments and compare what they end with (long)"
 	@echo "make models  build the two models in $(TOKSCORE_CACHE)/models"
@@ -49,11 +52,11 @@ types: env-test
 
 unit: env-test models assets
 	@echo "== pytest"
-	@$(ON_TWO_CORES) $(PYTEST_ENV) .venv/bin/python -m pytest -n 2 -m "not slow and not vllm and not gpu"
+	@$(ON_TWO_CORES) $(PYTEST_ENV) .venv/bin/python -m pytest -n 2 -m "not slow and $(ELSEWHERE)"
 
 slow: env-test models assets
 	@echo "== pytest, long sweeps"
-	@$(ON_TWO_CORES) $(PYTEST_ENV) .venv/bin/python -m pytest -n 2 -m "slow and not vllm and not gpu"
+	@$(ON_TWO_CORES) $(PYTEST_ENV) .venv/bin/python -m pytest -n 2 -m "slow and $(ELSEWHERE)"
 
 ifneq ($(TRITON),)
 triton: env-triton
@@ -67,7 +70,7 @@ endif
 ifneq ($(VLLM_ENV),)
 vllm: env-vllm models assets
 	@echo "== pytest with vLLM"
-	@$(PYTEST_ENV) .venv-vllm/bin/python -m pytest -m vllm
+	@$(PYTEST_ENV) .venv-vllm/bin/python -m pytest -m "vllm and not nightly"
 else
 vllm:
 	@echo "== the vLLM tests are left out: they need Linux on x86-64 and Python 3.11"
@@ -78,10 +81,13 @@ versions: env-test models
 	@$(PYTEST_ENV) bash requirements/try_versions.sh .venv transformers
 
 architectures: env-test $(if $(VLLM_ENV),architectures-vllm)
-	@$(ON_TWO_CORES) TOKSCORE_SWEEP=1 .venv/bin/python -m pytest -n 2 -m "not vllm" tests/scoring/test_architectures.py
+	@$(ON_TWO_CORES) $(PYTEST_ENV) .venv/bin/python -m pytest -n 2 -m "nightly and not vllm"
 
 architectures-vllm: env-vllm
-	@TOKSCORE_SWEEP=1 TOKSCORE_SWEEP_VLLM=all .venv-vllm/bin/python -m pytest -m vllm tests/scoring/test_architectures.py
+	@.venv-vllm/bin/python -m pytest -m vllm tests/scoring/test_architectures.py
+
+served: env-vllm models
+	@$(PYTEST_ENV) .venv-vllm/bin/python -m pytest -m vllm tests/scoring/engines/server/test_vllm.py
 
 FUZZ ?= 1
 fuzz: env-test assets

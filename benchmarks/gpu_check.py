@@ -166,7 +166,7 @@ def check_kernel(_model: Path, _folder: Path, _job: str, _is_rehearsal: bool) ->
     """The kernel where it will run, on rows of known logits."""
     import torch
 
-    from tokscore.scoring.engines.vllm.fused_check import check_fused_pass
+    from tokscore.scoring.engines.vllm.worker.fused_check import check_fused_pass
 
     checks = []
     for dtype in (torch.float32, torch.bfloat16):

@@ -42,11 +42,12 @@ def _required(variable: str, what: str) -> Path:
     """A folder that the test command prepares; missing is a failure in CI and a skip elsewhere."""
     value = os.environ.get(variable)
     if not value or not Path(value).is_dir():
-        _unavailable(f"{variable} names no folder with {what}; `make test` prepares it")
+        unavailable(f"{variable} names no folder with {what}; `make test` prepares it")
     return Path(value)
 
 
-def _unavailable(reason: str) -> NoReturn:
+def unavailable(reason: str) -> NoReturn:
+    """What a test needs is not here: a failure in CI, where everything is installed, and a skip elsewhere."""
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)
@@ -69,7 +70,7 @@ def assets() -> Path:
     """Real tokenizers and chat templates."""
     folder = _required("TOKSCORE_TEST_ASSETS", "real tokenizers and templates")
     if not (folder / "tokenizers").is_dir():
-        _unavailable(f"{folder} has no tokenizers: they come by npm, which was not there when it was made")
+        unavailable(f"{folder} has no tokenizers: they come by npm, which was not there when it was made")
     return folder
 
 

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
+from tests.conftest import unavailable
 
-def _unavailable(reason: str) -> NoReturn:
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
+# Address of the conversation of hostile texts in the page about two models.
+HOSTILE = "#c=hostile+%3Cimg+src%3Dx+onerror%3Dalert%281%29%3E&b=0"
 
 
 def _program(name: str) -> str:
-    return shutil.which(name) or _unavailable(
+    return shutil.which(name) or unavailable(
         f"{name} is not installed; on Debian: apt-get install chromium chromium-driver"
     )
 
@@ -109,7 +107,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     try:
         from selenium import webdriver
     except ImportError:
-        _unavailable("selenium is not installed; it comes with the extra dev")
+        unavailable("selenium is not installed; it comes with the extra dev")
     folder = tmp_path_factory.mktemp("chromium")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
@@ -169,3 +167,11 @@ def report(write_scores: Callable[..., Path], tmp_path_factory: pytest.TempPathF
     student = write_scores(folder / "student", samples, noise=0.7, model="student")
     write_diff_report(teacher, student, folder / "report.html")
     return folder / "report.html"
+
+
+@pytest.fixture
+def page(browser: Any, report: Path) -> Any:
+    browser.resize(1280)
+    browser.open(report)
+    browser.errors()
+    return browser

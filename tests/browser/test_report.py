@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import base64
-import csv
-import io
 import os
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from tests.rewriting import rewrite
+from tests.browser.conftest import HOSTILE
 
 pytestmark = pytest.mark.browser
 
 OPEN_ALL = "document.querySelectorAll('details').forEach((each) => (each.open = true))"
-HOSTILE = "#c=hostile+%3Cimg+src%3Dx+onerror%3Dalert%281%29%3E&b=0"
 SELECTED = "const t = document.querySelector('#strip .selected'); return t ? Number(t.dataset.i) : -1"
 # Boxes of text that run into each other, or out of the window.
 OVERLAPS = """
@@ -46,14 +40,6 @@ return [...document.querySelectorAll('figure svg .role-axis-title text')].filter
   return mine.left < chart.left - 1 || mine.right > chart.right + 1 || mine.bottom > chart.bottom + 1;
 }).map((e) => e.textContent);
 """
-
-
-@pytest.fixture
-def page(browser: Any, report: Path) -> Any:
-    browser.resize(1280)
-    browser.open(report)
-    browser.errors()
-    return browser
 
 
 def test_it_opens_from_a_file_without_network_or_console_messages(browser: Any, report: Path) -> None:
@@ -380,161 +366,3 @@ def test_the_document_stays_small_while_a_long_conversation_scrolls(page: Any, r
     shown = page.run("return [...document.querySelectorAll('#strip .t')].map((t) => Number(t.dataset.i))")
     assert shown[-1] == 5002
     assert shown == list(range(shown[0], 5003))
-
-
-def test_csv_holds_every_token_and_every_table(page: Any, report: Path) -> None:
-    page.open(report, HOSTILE)
-    page.click("tokens-csv")
-    path = downloaded(page.downloads, "hostile_*.csv")
-    rows = list(csv.DictReader(io.StringIO(path.read_bytes().decode(), newline="")))
-    assert [int(row["position"]) for row in rows] == list(range(19))
-    assert rows[5]["text"] == "</script><img src=x onerror=\"document.title='executed'\">"
-    assert all(float(row["gjs_lower"]) <= float(row["gjs_upper"]) for row in rows[1:])
-    page.run("document.querySelector('[data-table=\"by-role\"]').click()")
-    table = list(csv.reader(downloaded(page.downloads, "by-role.csv").read_text("utf-8").splitlines()))
-    assert [row[0] for row in table] == ["role", "assistant", "tool", "user", "(no message)", "(all)"]
-
-
-def test_charts_are_saved_as_png(page: Any) -> None:
-    page.run("document.querySelector('figure').scrollIntoView()")
-    page.wait("return !document.querySelector('figure button').disabled")
-    page.run("document.querySelector('figure button').click()")
-    assert downloaded(page.downloads, "by-role.png").read_bytes().startswith(b"\x89PNG")
-    assert page.errors() == []
-
-
-PIXELS = """
-const done = arguments[arguments.length - 1];
-const image = new Image();
-image.onload = () => {
-  const canvas = document.createElement("canvas");
-  [canvas.width, canvas.height] = [image.width, image.height];
-  const pen = canvas.getContext("2d");
-  pen.drawImage(image, 0, 0);
-  const at = ([x, y]) => [...pen.getImageData(x, y, 1, 1).data].slice(0, 3).join(", ");
-  const rows = [...Array(image.height).keys()].map((y) => pen.getImageData(0, y, image.width, 1).data);
-  const inked = rows.filter((row) => row.some((value, i) => value !== row[i % 4])).length;
-  done([image.width, image.height, arguments[1].map(at), inked]);
-};
-image.src = `data:image/png;base64,${arguments[0]}`;
-"""
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_visible_tokens_are_saved_as_png(page: Any, report: Path, theme: str) -> None:
-    page.open(report, f"{HOSTILE}&theme={theme}")
-    # Two pixels in from the left edge of a token, where its colour shows and its text does not.
-    tokens = page.run(
-        "const f = document.getElementById('strip').getBoundingClientRect();"
-        "return [...document.querySelectorAll('#strip .t')].map((t) => {"
-        "  const r = t.getBoundingClientRect(), c = getComputedStyle(t).backgroundColor;"
-        "  return [r.left - f.left, (r.top + r.bottom) / 2 - f.top, c];"
-        "}).filter(([, , c]) => c.startsWith('rgb('))"
-    )
-    assert tokens
-    width, height = page.run(
-        "const s = document.getElementById('strip'); return [s.offsetWidth, s.offsetHeight]"
-    )
-    page.click("tokens-png")
-    path = downloaded(page.downloads, "hostile_*.png")
-    picture = path.read_bytes()
-    path.unlink()  # the other theme's has the same name
-    assert picture.startswith(b"\x89PNG")
-    assert page.errors() == []
-    page.driver.get("about:blank")
-    places = [[round(2 * (12 + x) + 1), round(2 * (12 + 2 * 20 + y))] for x, y, _ in tokens]
-    encoded = base64.b64encode(picture).decode()
-    found = page.driver.execute_async_script(PIXELS, encoded, places)
-    assert found[0] == pytest.approx(2 * (width + 24), abs=2)
-    assert found[1] == pytest.approx(2 * (height + 64), abs=2)
-    assert found[2] == [colour[len("rgb(") : -1] for _, _, colour in tokens]
-    assert found[3] > 40  # rows with text: more than a blank picture's
-
-
-def test_print_shows_the_conversation_without_controls(page: Any, report: Path) -> None:
-    page.open(report, "#c=long&b=0")
-    page.command("Emulation.setEmulatedMedia", media="print")
-    page.run("dispatchEvent(new Event('beforeprint'))")
-    assert len(page.texts("#strip .t")) == 5003
-    assert page.run(
-        "return [...document.querySelectorAll('button, .controls, nav')].every((e) => !e.offsetParent)"
-    )
-    page.run("dispatchEvent(new Event('afterprint'))")
-    page.command("Emulation.setEmulatedMedia", media="")
-    assert page.wait("return document.querySelectorAll('#strip .t').length < 5000")
-
-
-def test_a_page_of_one_model_has_its_metrics_alone(
-    browser: Any, write_scores: Callable[..., Path], tmp_path: Path
-) -> None:
-    from tokscore.analytics.report import write_stats_report
-
-    scores = write_scores(tmp_path / "scores", [("a", (("user", (1, 2, 3)),)), ("b", (("user", (4,)),))])
-    write_stats_report(scores, tmp_path / "report.html")
-    browser.errors()
-    browser.open(tmp_path / "report.html", "#c=a&b=0&t=1&pin=1")
-    assert browser.texts("#metric option") == ["logprob", "rank", "entropy"]
-    assert "student" not in browser.text("#panel")
-    browser.press("n")
-    assert browser.errors() == []
-
-
-def test_a_page_shows_recorded_beside_scored_logprobs(
-    browser: Any, write_scores: Callable[..., Path], tmp_path: Path
-) -> None:
-    from tokscore.analytics.report import write_mismatch_report
-
-    scores = write_scores(tmp_path / "scores", [("a", (("user", (1, 2)), ("assistant", (3, 4, 15))))])
-    path = scores / "scores/part-00000.parquet"
-    table = pq.read_table(path)
-    gaps = (None, None, None, 0.5, -0.25, 0.0)
-    values = [
-        None if gap is None else min(logprob - gap, 0.0)
-        for gap, logprob in zip(gaps, table["logprob"].to_pylist(), strict=True)
-    ]
-    index = table.column_names.index("recorded_logprob")
-    rewrite(table.set_column(index, table.schema.field(index), pa.array(values, pa.float32())), path)
-    write_mismatch_report(scores, tmp_path / "report.html")
-    browser.errors()
-    browser.open(tmp_path / "report.html", "#c=a&b=0&t=3&pin=1")
-    assert browser.texts("#metric option") == ["recorded", "logprob", "rank", "entropy"]
-    cells = [cell.replace("\N{MINUS SIGN}", "-") for cell in browser.texts("#token td")]
-    shown = {name: cells[cells.index(name) + 1] for name in ("recorded logprob", "scored less recorded")}
-    assert float(shown["recorded logprob"]) == pytest.approx(values[3], rel=1e-3)
-    assert float(shown["scored less recorded"]) == pytest.approx(0.5, rel=1e-3)
-    assert "the scored is higher" in browser.text("#legend")
-    assert browser.errors() == []
-
-
-def downloaded(folder: Path, pattern: str) -> Path:
-    """The file once it is whole."""
-    deadline = time.monotonic() + 10
-    while not (found := [p for p in folder.glob(pattern) if p.stat().st_size]):
-        assert time.monotonic() < deadline, f"{pattern} never came"
-        time.sleep(0.05)
-    return found[0]
-
-
-def test_a_page_of_plain_text_shows_every_window(browser: Any, tiny_model: Path, tmp_path: Path) -> None:
-    from tokscore.analytics.report import write_stats_report
-    from tokscore.scoring import score
-
-    (tmp_path / "prose.txt").write_text("Nobody said this to anybody.\n" * 6)
-    scores = score(
-        tmp_path / "prose.txt",
-        tiny_model,
-        chunk=64,
-        context=33,
-        engine="transformers",
-        out=tmp_path / "scores",
-    )
-    write_stats_report(scores, tmp_path / "page.html")
-    browser.resize(1280)
-    browser.errors()
-    browser.open(tmp_path / "page.html")
-    browser.run("document.querySelectorAll('figure').forEach((f) => f.scrollIntoView())")
-    browser.wait("return document.querySelectorAll('figure svg').length > 0")
-    assert len(browser.texts("#strip .t")) == 64
-    assert "(no message)" in browser.text("body")
-    assert len(browser.texts("#conversations button")) == 2
-    assert browser.errors() == []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import RunTokscore
+from tests.conftest import RunTokscore, unavailable
 from tests.slurm_cluster import is_possible, running
 
 N_FILES = 4
@@ -129,7 +129,7 @@ def test_a_task_that_is_told_to_stop_keeps_whole_parts_and_is_queued_again(
 @pytest.fixture
 def slurm(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if not is_possible():
-        pytest.skip("needs Slurm, started as root")
+        unavailable("Slurm is not installed, or this is not root; on Debian: apt-get install slurm-wlm munge")
     with running(tmp_path_factory.mktemp("slurm")) as configuration:
         monkeypatch.setenv("SLURM_CONF", str(configuration))
         yield

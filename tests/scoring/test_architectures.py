@@ -6,7 +6,6 @@ cannot be made tiny is skipped with what transformers says.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Set
 from contextlib import suppress
 from importlib.util import find_spec
@@ -20,9 +19,7 @@ from tests.scoring import tiny_architectures
 from tokscore.dataset.errors import TokscoreError
 from tokscore.scoring import SequenceScores, TokenSequence, load_engine
 
-if not os.environ.get("TOKSCORE_SWEEP"):
-    pytest.skip("`make architectures` runs it", allow_module_level=True)
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]
 # Must be made, and scored.
 SCORED = frozenset(
     {
@@ -110,14 +107,9 @@ def test_an_architecture_is_right_or_refused(model_type: str, tmp_path: Path) ->
         np.testing.assert_allclose(one.logprobs, plain, atol=ATOL)
 
 
-VLLM_TYPES = os.environ.get("TOKSCORE_SWEEP_VLLM", "llama,qwen2,qwen3,gemma2,granite,phi,gpt2,opt").split(",")
-
-
 @pytest.mark.vllm
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
-@pytest.mark.parametrize(
-    "model_type", list(tiny_architectures.names()) if VLLM_TYPES == ["all"] else VLLM_TYPES
-)
+@pytest.mark.parametrize("model_type", list(tiny_architectures.names()))
 def test_vllm_agrees_or_refuses(model_type: str, tmp_path: Path) -> None:
     path = tmp_path / model_type
     make_or_skip(model_type, path)

@@ -139,7 +139,7 @@ def vllm_settings(spec: EngineSpec, longest: int, *, stock: bool, gpu_bytes: int
         "tensor_parallel_size": spec.settings.tensor_parallel_size,
         "pipeline_parallel_size": spec.settings.pipeline_parallel_size,
         "quantization": spec.settings.quantization,
-        "worker_extension_cls": "tokscore.scoring.engines.vllm.worker.ScoringExtension",
+        "worker_extension_cls": "tokscore.scoring.engines.vllm.worker.extension.ScoringExtension",
     }
     if gpu_bytes is None:
         # Compiling takes a minute on a CPU, for a fifth of the time after it.

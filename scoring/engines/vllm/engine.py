@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
-import warnings
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +23,10 @@ from tokscore.scoring.engines.vllm.arguments import VllmSettings, check_config, 
 from tokscore.scoring.engines.vllm.path_check import LIMIT, LIMIT_16_BIT, PLAIN_TOP_K, PathCheck, PathError
 from tokscore.scoring.engines.vllm.reference import difference_from_transformers, uses_transformers
 from tokscore.scoring.engines.vllm.results import KEEP, from_flat, from_tensors, keep_tensors, lacks_rows
-from tokscore.scoring.engines.vllm.worker import GIVEN, MARK, WorkerSettings, mark_of, packed
+from tokscore.scoring.engines.vllm.surroundings import engine_errors, mend_llvmlite, quiet
+from tokscore.scoring.engines.vllm.windows import Windows, n_new
+from tokscore.scoring.engines.vllm.worker.marks import GIVEN, MARK, mark_of, packed
+from tokscore.scoring.engines.vllm.worker.prompts import WorkerSettings
 
 if TYPE_CHECKING:
     from tokscore.dataset.manifest import ModelIdentity, Setting
@@ -114,7 +114,7 @@ class VllmEngine:
         """
         spec = self._spec
         self.shares = False
-        with _quiet(), _engine_errors("could not start"):
+        with quiet(), engine_errors("could not start"):
             settings = self._load(path)
             is_transformers = uses_transformers(self._engine.vllm_config.model_config)
             if is_transformers:
@@ -189,7 +189,7 @@ class VllmEngine:
         from vllm import LLM
         from vllm.platforms import current_platform
 
-        _mend_llvmlite()
+        mend_llvmlite()
         self._on_cpu = bool(current_platform.is_cpu())
         gpu_bytes = None
         if self._on_cpu:
@@ -219,7 +219,7 @@ class VllmEngine:
                 self._spec.settings.top_k, self._spec.settings.temperature, in_float32, settings.logits_bytes
             )
             try:
-                with _quiet():
+                with quiet():
                     found: list[dict[str, str]] = self._llm.collective_rpc(
                         "tokscore_install", args=(tuple(worker),)
                     )
@@ -274,7 +274,7 @@ class VllmEngine:
         self, sequences: Iterable[TokenSequence], path: str, top_k: int
     ) -> Iterator[tuple[int, SequenceScores]]:
         """A bounded loop: requests go in while others run, and results come out as they are done."""
-        windows = _Windows(sequences, self._window_tokens)
+        windows = Windows(sequences, self._window_tokens)
         running: dict[str, TokenSequence] = {}
         trees: dict[int, str] = {}
         n_queued = 0
@@ -284,37 +284,37 @@ class VllmEngine:
                     if sequence.n_rows == 0 and not (self.shares and sequence.n_for_branches):
                         yield sequence.key, _no_rows(sequence, top_k, with_entropy=path == FUSED)
                         continue
-                    with _quiet(), _engine_errors("failed"):
+                    with quiet(), engine_errors("failed"):
                         tree = self._tree_of(sequence, trees)
                         running[self._add(sequence, path, top_k, tree)] = sequence
-                    n_queued += _n_new(sequence)
+                    n_queued += n_new(sequence)
                 if not running:
                     return
                 # While vLLM is busy with what it has.
                 windows.look_ahead(self._queued_tokens)
-                with _quiet(), _engine_errors("failed"):
+                with quiet(), engine_errors("failed"):
                     outputs = self._engine.step()
                 for output in outputs:
                     done = running.pop(output.request_id, None) if output.finished else None
                     if done is not None:
-                        n_queued -= _n_new(done)
+                        n_queued -= n_new(done)
                         if path != FUSED:
                             self.n_computed += len(output.prompt_token_ids)
                         elif done.trunk is not None and lacks_rows(output.prompt_logprobs, done):
                             # Its computed range starts behind its first row.
                             self.n_rescored += 1
                             again = done._replace(trunk=None, n_shared=0)
-                            with _quiet(), _engine_errors("failed"):
+                            with quiet(), engine_errors("failed"):
                                 running[self._add(again, path, top_k)] = again
-                            n_queued += _n_new(again)
+                            n_queued += n_new(again)
                             continue
                         yield done.key, _scores_of(output, done, path, top_k)
         finally:
             if path == FUSED:
-                with suppress(Exception), _quiet():
+                with suppress(Exception), quiet():
                     self.n_computed = sum(self._llm.collective_rpc("tokscore_n_computed")[-1:])
             if running:
-                with suppress(Exception), _quiet():  # The engine may be gone.
+                with suppress(Exception), quiet():  # The engine may be gone.
                     self._engine.abort_request(list(running))
 
     def _tree_of(self, sequence: TokenSequence, trees: dict[int, str]) -> str | None:
@@ -370,57 +370,10 @@ class VllmEngine:
         """Stop vLLM and free the model."""
         from vllm.distributed import cleanup_dist_env_and_memory
 
-        with _quiet():
+        with quiet():
             self._engine.engine_core.shutdown()
             del self._llm, self._engine
             cleanup_dist_env_and_memory()
-
-
-class _Windows:
-    """Sequences in windows of a number of tokens, the longest of each first; the next window fills slowly."""
-
-    def __init__(self, sequences: Iterable[TokenSequence], max_tokens: int) -> None:
-        self._sequences = iter(sequences)
-        self._max_tokens = max_tokens
-        self._current: deque[TokenSequence] = deque()
-        self._next: list[TokenSequence] = []
-        self._n_next = 0
-        self._is_exhausted = False
-
-    def take(self) -> TokenSequence | None:
-        """The next sequence; None where there is none left."""
-        if not self._current:
-            self.look_ahead(self._max_tokens)
-            self._current = deque(_longest_first(self._next))
-            self._next, self._n_next = [], 0
-        return self._current.popleft() if self._current else None
-
-    def look_ahead(self, n_tokens: int) -> None:
-        """Draw sequences of about `n_tokens` for the window after this one, as far as it has room."""
-        stop = min(self._n_next + n_tokens, self._max_tokens)
-        while self._n_next < stop and not self._is_exhausted:
-            sequence = next(self._sequences, None)
-            if sequence is None:
-                self._is_exhausted = True
-                return
-            self._next.append(sequence)
-            self._n_next += len(sequence.token_ids)
-
-
-def _longest_first(sequences: list[TokenSequence]) -> Iterator[TokenSequence]:
-    """Sequences by length, branches right behind their trunk in the order in which they came."""
-    groups: list[list[TokenSequence]] = []
-    for sequence in sequences:
-        if sequence.trunk is None or not groups:
-            groups.append([])
-        groups[-1].append(sequence)
-    for group in sorted(groups, key=lambda group: -len(group[0].token_ids)):
-        yield from group
-
-
-def _n_new(sequence: TokenSequence) -> int:
-    """Tokens to be computed for it, as planned."""
-    return len(sequence.token_ids) - sequence.n_shared
 
 
 def _reason_against_sharing(spec: EngineSpec) -> str | None:
@@ -482,54 +435,3 @@ def _no_rows(sequence: TokenSequence, top_k: int, *, with_entropy: bool) -> Sequ
         at_ids=at_ids,
         at_logprobs=None if at_ids is None else np.empty(at_ids.shape, np.float32),
     )
-
-
-def _mend_llvmlite() -> None:
-    """Where numba is loaded, have its handle of LLVM take no `__name__` for a function of LLVM.
-
-    vLLM's CPU build reads the `__dict__` of whatever any module holds, and breaks on a function.
-    """
-    bindings = sys.modules.get("llvmlite.binding.ffi")
-    if bindings is None or not hasattr(bindings.lib, "__dict__"):
-        return
-    handle = type(bindings.lib)
-    function = handle.__getattr__
-
-    def only_functions(self: object, name: str) -> object:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return function(self, name)
-
-    handle.__getattr__ = only_functions
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without Python warnings, and with stdout, which is for results, going to stderr.
-
-    Redirecting the file descriptor covers what C++ and child processes print.
-    """
-    sys.stdout.flush()
-    saved = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with redirect_stdout(sys.stderr), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        os.dup2(saved, 1)
-        os.close(saved)
-
-
-@contextmanager
-def _engine_errors(what: str) -> Iterator[None]:
-    """Any failure of vLLM as an engine error that ends with its last line."""
-    try:
-        yield
-    except EngineError:
-        raise
-    except Exception as error:  # vLLM raises its own, pydantic's, torch's and built-in errors.
-        raise EngineError(
-            f"vLLM {what}: {last_line(error)}\n"
-            "Set VLLM_LOGGING_LEVEL=INFO to see its log, or use `engine='transformers'`."
-        ) from error

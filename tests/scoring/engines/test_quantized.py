@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.conftest import unavailable
 from tests.scoring.samples import random_ids
 from tokscore.dataset.errors import EngineError, InputError
 from tokscore.scoring import TokenSequence, load_engine
@@ -112,7 +113,7 @@ def test_a_method_whose_package_is_missing_names_it(
     tiny_model: Path, tmp_path: Path, method: dict[str, Any], package: str, module: str
 ) -> None:
     if find_spec(module) is not None:
-        pytest.skip(f"{package} is installed")
+        unavailable(f"{package} is installed, so that its absence cannot be tried")
     path = with_config(tiny_model, tmp_path / "model", method)
     with pytest.raises(EngineError, match=f"(?s)cannot load model.*{package}"):
         load_engine("transformers", str(path), top_k=1)

@@ -12,7 +12,7 @@ import torch
 from tokscore.dataset.errors import ConversationError
 from tokscore.scoring import SequenceScores
 from tokscore.scoring.engines.row_checks import check_scores, find_fault
-from tokscore.scoring.engines.vllm.fused import score_rows
+from tokscore.scoring.engines.vllm.worker.fused import score_rows
 
 TOP_K = 5
 TOKENS = np.array([3, 0, 9], np.int32)

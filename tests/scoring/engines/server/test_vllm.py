@@ -24,7 +24,7 @@ pytest.importorskip("vllm")
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.model,
-    pytest.mark.skipif(not os.environ.get("TOKSCORE_SWEEP"), reason="takes minutes; set TOKSCORE_SWEEP=1"),
+    pytest.mark.nightly,
 ]
 
 EXAMPLES = Path(__file__).parents[4] / "examples"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tokscore.scoring.engines.transformers import score_logits
-from tokscore.scoring.engines.vllm.row_scores import RowScores
+from tokscore.scoring.engines.vllm.worker.row_scores import RowScores
 
 pytestmark = [
     pytest.mark.triton,
@@ -52,7 +52,7 @@ def kernel(
     temperature: float = 1.0,
     at_ids: torch.Tensor | None = None,
 ) -> RowScores:
-    from tokscore.scoring.engines.vllm.fused_kernel import score_rows_on_gpu
+    from tokscore.scoring.engines.vllm.worker.fused_kernel import score_rows_on_gpu
 
     return score_rows_on_gpu(logits, token_ids, top_k, temperature, at_ids)
 

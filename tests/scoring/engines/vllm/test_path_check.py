@@ -11,11 +11,11 @@ import torch
 
 from tokscore.scoring import SequenceScores
 from tokscore.scoring.engines.transformers import score_logits
-from tokscore.scoring.engines.vllm import fused_check
-from tokscore.scoring.engines.vllm.fused import score_rows
-from tokscore.scoring.engines.vllm.fused_check import check_fused_pass
 from tokscore.scoring.engines.vllm.path_check import LIMIT, LIMIT_16_BIT, PLAIN_TOP_K, PathCheck, PathError
-from tokscore.scoring.engines.vllm.row_scores import RowScores
+from tokscore.scoring.engines.vllm.worker import fused_check
+from tokscore.scoring.engines.vllm.worker.fused import score_rows
+from tokscore.scoring.engines.vllm.worker.fused_check import check_fused_pass
+from tokscore.scoring.engines.vllm.worker.row_scores import RowScores
 
 VOCAB_SIZE, N_ROWS = 500, 100
 

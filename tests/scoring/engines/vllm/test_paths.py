@@ -90,7 +90,7 @@ def test_the_paths_agree(start: EngineStarter, tiny_llama: Path, path: str) -> N
 def test_a_path_that_fails_its_test_gives_way_to_the_next(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, arguments: None
 ) -> None:
-    from tokscore.scoring.engines.vllm import worker as vllm_worker
+    from tokscore.scoring.engines.vllm.worker import prompts as vllm_worker
 
     real = vllm_worker.score_rows
     monkeypatch.setattr(
@@ -109,7 +109,7 @@ def test_a_path_that_fails_its_test_gives_way_to_the_next(
 def test_a_path_asked_for_by_name_is_not_replaced(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    from tokscore.scoring.engines.vllm import worker as vllm_worker
+    from tokscore.scoring.engines.vllm.worker import prompts as vllm_worker
 
     def broken(*given: object) -> object:
         raise RuntimeError("no such kernel")
@@ -200,7 +200,7 @@ def test_a_float32_head_keeps_what_a_bf16_head_rounds_away(
 ) -> None:
     """Against float64 logits of the hidden states that vLLM's bf16 body hands to the head."""
     weight = load_file(tiny_llama / "model.safetensors")["lm_head.weight"].bfloat16().double()
-    from tokscore.scoring.engines.vllm import worker as vllm_worker
+    from tokscore.scoring.engines.vllm.worker import prompts as vllm_worker
 
     hidden_states = []
     step = vllm_worker.PromptScorer.step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tokscore.scoring.engines.transformers import score_logits
-from tokscore.scoring.engines.vllm.fused import score_rows
+from tokscore.scoring.engines.vllm.worker.fused import score_rows
 
 # Rounding in float32 at temperature 1, in nats; divided logits are rounded as much more as they are larger.
 TOLERANCE = 2e-4

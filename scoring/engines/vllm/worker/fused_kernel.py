@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tokscore.scoring.engines.vllm.row_scores import BLOCK_IDS, RowScores, select_top
+from tokscore.scoring.engines.vllm.worker.row_scores import BLOCK_IDS, RowScores, select_top
 from tokscore.scoring.given.logits import given_logits
 
 # Blocks of ids that one step of the kernel takes, and the warps that share them.

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import torch
 
-from tokscore.scoring.engines.vllm.row_scores import BLOCK_IDS, RowScores, select_top
+from tokscore.scoring.engines.vllm.worker.row_scores import BLOCK_IDS, RowScores, select_top
 from tokscore.scoring.given.logits import given_logits
 
 # On a CPU, a block of float32 logits that stays in the cache.
@@ -33,7 +33,7 @@ def score_rows(
         One row per row of `logits`; NaN where a row holds NaN or +inf.
     """
     if logits.is_cuda and find_spec("triton") is not None:
-        from tokscore.scoring.engines.vllm.fused_kernel import score_rows_on_gpu
+        from tokscore.scoring.engines.vllm.worker.fused_kernel import score_rows_on_gpu
 
         return score_rows_on_gpu(logits, token_ids, top_k, temperature, at_ids)
     rows = max(1, CACHE_BYTES // (4 * logits.shape[1])) if logits.device.type == "cpu" else len(logits)

@@ -1,0 +1,63 @@
+"""Around calls into vLLM: what it prints, how it fails, and what breaks it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+
+from tokscore.dataset.errors import EngineError
+from tokscore.scoring.engines.contract import last_line
+
+
+def mend_llvmlite() -> None:
+    """Where numba is loaded, have its handle of LLVM take no `__name__` for a function of LLVM.
+
+    vLLM's CPU build reads the `__dict__` of whatever any module holds, and breaks on a function.
+    """
+    bindings = sys.modules.get("llvmlite.binding.ffi")
+    if bindings is None or not hasattr(bindings.lib, "__dict__"):
+        return
+    handle = type(bindings.lib)
+    function = handle.__getattr__
+
+    def only_functions(self: object, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return function(self, name)
+
+    handle.__getattr__ = only_functions
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without Python warnings, and with stdout, which is for results, going to stderr.
+
+    Redirecting the file descriptor covers what C++ and child processes print.
+    """
+    sys.stdout.flush()
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
+
+
+@contextmanager
+def engine_errors(what: str) -> Iterator[None]:
+    """Any failure of vLLM as an engine error that ends with its last line."""
+    try:
+        yield
+    except EngineError:
+        raise
+    except Exception as error:  # vLLM raises its own, pydantic's, torch's and built-in errors.
+        raise EngineError(
+            f"vLLM {what}: {last_line(error)}\n"
+            "Set VLLM_LOGGING_LEVEL=INFO to see its log, or use `engine='transformers'`."
+        ) from error
