@@ -52,6 +52,7 @@ def url(teacher_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "float32",
         "--max-model-len",
         "2048",
+        "--enforce-eager",  # compiling takes minutes on a CPU
     ]
     environment = {"VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
     with log.open("w") as file:
