@@ -31,13 +31,16 @@ def _handle(handler: Callable[[int, FrameType | None], None]) -> None:
             signal.signal(number, handler)
 
 
-def unwind() -> None:
+def unwind() -> Stopper:
     """Raise `KeyboardInterrupt` or `SystemExit` where it is interrupted, and end at once the second time.
 
     Imports are waited for: libraries in C take an exception in them for their own failure, and print it.
     Python drops one that it meets while it deletes an object; the signal then comes again.
+
+    Returns:
+        Knows whether the process was interrupted, also where that was not raised yet.
     """
-    stopper = _Stopper()
+    stopper = Stopper()
     _handle(stopper.stop)
     signal.signal(signal.SIGALRM, stopper.stop)
     # Who started this process may have blocked it.
@@ -51,16 +54,22 @@ def unwind() -> None:
             stopper.again()
 
     sys.unraisablehook = dropped
+    return stopper
 
 
-class _Stopper:
-    """What came, and whether it was raised already."""
+class Stopper:
+    """What came, and whether it was raised already.
+
+    Attributes:
+        number: Of the first signal.
+    """
 
     def __init__(self) -> None:
         self.number: int | None = None
         self._is_raised = False
 
     def stop(self, number: int, frame: FrameType | None) -> None:
+        """Raise what came, or have it come again."""
         if number == signal.SIGALRM:
             if self.number is None or self._is_raised:
                 return
@@ -77,8 +86,15 @@ class _Stopper:
         sys.exit(128 + signal.SIGTERM)
 
     def again(self) -> None:
+        """Have it come again in a moment."""
         self._is_raised = False
         signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+
+    def settle(self) -> int | None:
+        """The exit code of what came, raised or not; what comes from here on ends the process at once."""
+        end_at_once()
+        number, self.number = self.number, None  # an alarm on its way finds nothing to raise
+        return None if number is None else 128 + number
 
 
 def _end(number: int, _frame: FrameType | None) -> None:

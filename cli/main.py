@@ -13,8 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-MAX_NAME, SHOWN_NAME = 1_000, 60
-
 
 def main() -> None:
     """Run the command line and exit; expected failures and interruptions end without a traceback."""
@@ -27,6 +25,7 @@ def main() -> None:
         code = _run()
         console.flush()
     except OSError as error:
+        interrupts.end_at_once()
         code = _failed(error)
     finally:
         # Nothing is under way any more, and libraries that are interrupted while they end say so at length.
@@ -50,21 +49,24 @@ def _run() -> int:
 
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
-    interrupts.unwind()
+    stopper = interrupts.unwind()
     try:
-        # Without this mode it would print errors itself.
-        code = app(prog_name="tokscore", standalone_mode=False)
-    except TokscoreError as error:
-        note(f"error: {error}")
-        return error.exit_code
+        try:
+            # Without this mode it would print errors itself.
+            code = app(prog_name="tokscore", standalone_mode=False)
+        except TokscoreError as error:
+            note(f"error: {error}")
+            code = error.exit_code
+        except Exception as error:
+            if not hasattr(error, "format_message"):  # typer's own click has no public name
+                raise
+            code = _wrong_usage(error)
+        # An interruption that waits for an import may be overtaken by the end of the command.
+        code = stopper.settle() or code
     except SystemExit as ending:
         code = ending.code
     except KeyboardInterrupt:
         code = ExitCode.INTERRUPTED
-    except Exception as error:
-        if not hasattr(error, "format_message"):  # typer's own click has no public name
-            raise
-        return _wrong_usage(error)
     if code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
         note("interrupted; finished parts are kept, the same command goes on from there.")
     return code if isinstance(code, int) else ExitCode.DONE
@@ -106,8 +108,9 @@ def _failed(error: OSError) -> int:
 
 
 def _name(found: str | bytes | int) -> str:
-    name = str(found) if isinstance(found, int) else os.fsdecode(found)
-    return name if len(name) <= MAX_NAME else f"{name[:SHOWN_NAME]}… ({len(name):,} letters)"
+    from tokscore.cli.printing.tables import cut
+
+    return cut(str(found) if isinstance(found, int) else os.fsdecode(found))
 
 
 if __name__ == "__main__":

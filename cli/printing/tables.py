@@ -129,8 +129,8 @@ class _Wide:
     is_option = False
 
 
-def _cut(text: str) -> str:
-    """A text that a table has room for."""
+def cut(text: str) -> str:
+    """A text that a table, or a line, has room for."""
     return text if len(text) <= MAX_TEXT else f"{text[:SHOWN_TEXT]}… ({len(text):,} letters)"
 
 
@@ -141,7 +141,7 @@ def _print_table(columns: Sequence[Column], rows: Sequence[Mapping[str, object]]
     from tokscore.cli.printing.styled import StyledConsole
 
     cells = [
-        [escaped(_cut(_shown(row[column.key], column.digits)), kept="") for column in columns] for row in rows
+        [escaped(cut(_shown(row[column.key], column.digits)), kept="") for column in columns] for row in rows
     ]
     headings = [column.title for column in columns]
     width = None if _Wide.is_wanted else output_width()

@@ -93,6 +93,31 @@ def test_a_signal_in_an_import_prints_no_traceback(
     assert len(finished.stderr.splitlines()) <= 1
 
 
+OVERTAKEN = """
+from tokscore.cli import interrupts
+interrupts._AGAIN_S = 600
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_in_an_import_that_the_command_overtakes_is_told_at_its_end(
+    tiny_scores: Path, number: str, code: int
+) -> None:
+    """It would be raised again after ten minutes; what the command prints is all there."""
+    script = OVERTAKEN + IN_AN_IMPORT.format(name="pyarrow", signal=number, scores=str(tiny_scores))
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    undisturbed = subprocess.run(
+        [sys.executable, "-m", "tokscore.cli.main", "stats", str(tiny_scores)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (finished.returncode, finished.stdout) == (code, undisturbed.stdout)
+    assert finished.stderr == undisturbed.stderr + (
+        "interrupted; finished parts are kept, the same command goes on from there.\n"
+    )
+
+
 AFTER_THE_END = """
 import os, signal, sys, time
 from tokscore.cli import interrupts
