@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from tokscore.dataset.claims.files import ClaimFiles
 
 _CLAIM = re.compile(r"part-([0-9]{5,9})\.([0-9]{1,6})\.json")
 _FAILED = re.compile(r"part-([0-9]{5,9})\.failed\.json")
+# Seconds without a heartbeat before others take a part.
+LEASE_S = 60.0
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,11 +115,39 @@ def read_from(files: ClaimFiles, parts: Iterable[int] | None = None) -> FoundCla
         elif (found := _FAILED.fullmatch(name)) and (wanted is None or int(found[1]) in wanted):
             content = files.read(name)
             if content is not None:
-                failed[int(found[1])] = msgspec.json.decode(content, type=FailedPart)
+                failed[int(found[1])] = _failed(int(found[1]), content)
     claims: dict[int, Claim] = {}
     for part, attempt in latest.items():
         # One that ended between the listing and this is nobody's.
         content = files.read(f"part-{part:05d}.{attempt}.json")
         if content is not None:
-            claims[part] = msgspec.json.decode(content, type=Claim)
+            claims[part] = _claim(part, attempt, content)
     return FoundClaims(claims, failed)
+
+
+def _claim(part: int, attempt: int, content: bytes) -> Claim:
+    """What the file of a claim says.
+
+    One that is cut, by a full disk or the end of its machine, or since it is being written, is that of a
+    process that cannot be seen from here.
+    """
+    with suppress(msgspec.MsgspecError, ValueError):
+        return msgspec.json.decode(content, type=Claim)
+    return Claim(
+        part=part,
+        attempt=attempt,
+        host="an unknown host",
+        namespace="",
+        pid=0,
+        pid_start=0,
+        replica="",
+        started=0.0,
+        heartbeat=0.0,
+        lease_s=LEASE_S,
+    )
+
+
+def _failed(part: int, content: bytes) -> FailedPart:
+    with suppress(msgspec.MsgspecError, ValueError):
+        return msgspec.json.decode(content, type=FailedPart)
+    return FailedPart(part=part, reason="the file that says why is damaged")

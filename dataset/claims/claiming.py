@@ -13,13 +13,18 @@ from typing import NamedTuple
 
 import msgspec
 
-from tokscore.dataset.claims.claim import Claim, FailedPart, FoundClaims, claimed_parts, read_from
+from tokscore.dataset.claims.claim import (
+    LEASE_S,
+    Claim,
+    FailedPart,
+    FoundClaims,
+    claimed_parts,
+    read_from,
+)
 from tokscore.dataset.claims.commit import CLAIMS, finished_names
 from tokscore.dataset.claims.files import ClaimFiles
 from tokscore.dataset.claims.processes import is_running, start_of, this_host
 
-# Seconds without a heartbeat before others take a part, and between heartbeats.
-LEASE_S = 60.0
 HEARTBEATS_A_LEASE = 6
 # Processes that may end with a part in hand before it is set aside.
 MAX_ATTEMPTS = 5
@@ -110,7 +115,7 @@ class Claims:
     def has_ended(self, claim: Claim) -> bool:
         """Whether the owner of a claim works no more, as far as this process has seen."""
         if claim.namespace == this_host():
-            return not _is_owner_running(claim)
+            return not is_owner_running(claim)
         now = time.monotonic()
         seen = self._seen.get(claim.name)
         if seen is None or seen.heartbeat != claim.heartbeat:
@@ -231,10 +236,10 @@ def clear(root: Path, unfinished: Collection[int]) -> None:
     for failed in found.failed.values():
         files.delete(failed.name)
     for claim in found.claims.values():
-        if claim.namespace == this_host() and not _is_owner_running(claim):
+        if claim.namespace == this_host() and not is_owner_running(claim):
             files.delete(claim.name)
 
 
-def _is_owner_running(claim: Claim) -> bool:
+def is_owner_running(claim: Claim) -> bool:
     """Whether the process of a claim of this host runs; another may have its id by now."""
     return is_running(claim.pid) and (not claim.pid_start or start_of(claim.pid) in (0, claim.pid_start))

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tokscore.dataset.claims.claim import Claim, FailedPart, read_claims
+from tokscore.dataset.claims.claiming import is_owner_running
 from tokscore.dataset.claims.commit import finished_names, part_name
-from tokscore.dataset.claims.processes import is_running, start_of, this_host
+from tokscore.dataset.claims.processes import this_host
 from tokscore.dataset.errors import InputError
 from tokscore.dataset.files import PathName, location
 from tokscore.dataset.manifest import Manifest, Part, read_manifest
@@ -163,9 +164,7 @@ def _replica(claim: Claim) -> Replica:
 
 def _state(claim: Claim, heartbeat_s: float) -> State:
     if claim.namespace == this_host():
-        started = start_of(claim.pid)
-        is_same = (claim.pid_start and started) in (0, claim.pid_start)
-        return State.RUNNING if is_running(claim.pid) and is_same else State.ENDED
+        return State.RUNNING if is_owner_running(claim) else State.ENDED
     return State.SILENT if heartbeat_s > claim.lease_s else State.RUNNING
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tokscore.dataset.choices import Executor
-from tokscore.dataset.claims.claiming import LEASE_S, clear
+from tokscore.dataset.claims.claim import LEASE_S
+from tokscore.dataset.claims.claiming import clear
 from tokscore.dataset.writing import remove_abandoned
 from tokscore.rendering.executors.devices import environments
 from tokscore.rendering.executors.local import LocalReplicas

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from tokscore.dataset.claims.claiming import LEASE_S, Claims
+from tokscore.dataset.claims.claim import LEASE_S
+from tokscore.dataset.claims.claiming import Claims
 from tokscore.rendering.executors.heart import Heart, LostPartError
 
 if TYPE_CHECKING:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from tests.dataset.claims.two_writers import write
-from tokscore.dataset.claims.claim import CLAIMS, Claim, read_claims
+from tokscore.dataset.claims.claim import CLAIMS, LEASE_S, Claim, read_claims
 from tokscore.dataset.claims.claiming import MAX_ATTEMPTS, Claims, clear
 
 CLAIMING = """
@@ -149,6 +150,26 @@ def test_a_part_that_ends_process_after_process_is_set_aside_until_the_next_run(
         (tmp_path / CLAIMS / ended.name).write_bytes(msgspec.json.encode(ended))
     assert not one.take(0)
     assert "5 processes ended" in read_claims(tmp_path).failed[0].reason
+
+
+@pytest.mark.parametrize("content", [b"", b'{"part": 0', b"\xff", b"{}"])
+def test_a_claim_that_is_cut_keeps_others_for_a_lease(
+    tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = claims(tmp_path)
+    one.give_up(1, "reason")
+    for name in ("part-00000.1.json", "part-00001.failed.json"):
+        (tmp_path / CLAIMS / name).write_bytes(content)
+    assert not one.take(0)
+    assert read_claims(tmp_path).claims[0].lease_s == LEASE_S
+    assert read_claims(tmp_path).failed[1].reason == "the file that says why is damaged"
+    later = time.monotonic() + LEASE_S + 1
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert one.take(0)
+    assert read_claims(tmp_path).claims[0].attempt == 2
+    one.release()
+    clear(tmp_path, {0, 1})
+    assert one.take(1)
 
 
 def test_the_next_run_tries_parts_that_failed(tmp_path: Path) -> None:
