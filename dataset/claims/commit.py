@@ -77,6 +77,8 @@ def _locked_in_store(root: Path, part: int) -> Iterator[None]:
                 attempt += 1
                 break
             time.sleep(_LOOK_S)
+        else:
+            attempt = 1  # who had it deleted all of them, and another may have the first by now
     try:
         yield
     finally:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,6 +17,7 @@ from tokscore.dataset.claims.claim import read_claims
 from tokscore.dataset.claims.claiming import Claims, clear
 from tokscore.dataset.claims.commit import committing, part_name
 from tokscore.dataset.claims.files import ClaimFiles
+from tokscore.dataset.claims.processes import this_host
 from tokscore.dataset.files import location
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.table_files import TableFile
@@ -73,6 +76,27 @@ def test_the_right_of_a_process_that_ended_is_taken(
     with committing(root, "tokens", 0) as is_first:
         assert is_first
     assert not ClaimFiles(root / "claims").names()
+
+
+def test_who_waits_for_the_second_right_takes_the_first_where_both_are_gone(store: StoreServer) -> None:
+    """Otherwise one has the first, and another the second, at the same time."""
+    root = location("s3://bucket/out")
+    files = ClaimFiles(root / "claims")
+    assert files.create("part-00000.commit.1.json", f"{this_host()} {2**22} ended".encode())
+    assert files.create("part-00000.commit.2.json", f"{this_host()} {os.getpid()} works".encode())
+
+    def put() -> list[str]:
+        with committing(root, "tokens", 0):
+            return files.names()
+
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(put)
+        time.sleep(1)
+        assert not waiting.done()
+        files.delete("part-00000.commit.1.json")
+        files.delete("part-00000.commit.2.json")
+        assert waiting.result() == ["part-00000.commit.1.json"]
+    assert not files.names()
 
 
 def test_of_two_writers_of_a_part_one_wins(store: StoreServer) -> None:
