@@ -98,7 +98,7 @@ def render(
         raise UsageError(f"{source} is a dataset already; expected conversations.")
     for line in warnings_about(opened):
         tell(line)
-    render_source(opened, folder, on_error=skipping, workers=workers, progress=progress)
+    render_source(opened, folder, on_error=skipping, workers=workers, progress=progress, tell=tell)
     return Dataset(folder)
 
 
@@ -181,7 +181,7 @@ def render_source(
         forget_parts(out, manifest)
         done, parts = set(), manifest.parts
         total = write()
-    check_none_failed(out)
+    check_none_failed(out, manifest, manifest.parts)
     check_some_succeeded(out, [part.index for part in manifest.parts], "rendered")
     forget_claims(out, manifest)
     return RenderSummary(

@@ -146,7 +146,7 @@ def score(
         counts = _score_here(job, parts, done, workers, progress, tell, reading)
     else:
         counts = _score_elsewhere(job, parts, done, execution, progress, tell)
-    check_none_failed(out)
+    check_none_failed(out, manifest, mine)
     check_some_succeeded(out, [part.index for part in mine], "scored")
     n_missing = forget_claims(out, manifest)
     elapsed_s = perf_counter() - started

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tokscore.dataset.claims.claim import read_claims
 from tokscore.dataset.claims.claiming import Claims, clear
+from tokscore.dataset.claims.commit import finished_names
 from tokscore.dataset.errors import TokscoreError, counted
 from tokscore.rendering.executors.heart import Heart
 
@@ -69,16 +70,23 @@ def begin(out: Path, manifest: Manifest, parts: Sequence[Part], tell: Tell) -> N
             tell(f"{claim} works on part {claim.part} of this output; what it takes is left to it.")
 
 
-def check_none_failed(out: Path) -> None:
-    """Refuse a run with parts that were set aside.
+def check_none_failed(out: Path, manifest: Manifest, parts: Sequence[Part]) -> None:
+    """Refuse a run of which parts were set aside, and not done by a process that was given up too early.
+
+    Args:
+        out: The dataset.
+        manifest: Sealed.
+        parts: Of this run.
 
     Raises:
         TokscoreError: Which, and why.
     """
-    failed = read_claims(out).failed
+    found = read_claims(out).failed
+    own = {part.index for part in parts if part.index in found}
+    failed = sorted(own - finished_names(out, manifest.kind.value, own)) if own else []
     if failed:
-        names = ", ".join(str(part) for part in sorted(failed)[:10])
+        names = ", ".join(str(part) for part in failed[:10])
         raise TokscoreError(
-            f"{counted(len(failed), 'part')} could not be done ({names}): {failed[min(failed)].reason}. "
+            f"{counted(len(failed), 'part')} could not be done ({names}): {found[failed[0]].reason}. "
             "The same command tries again; fewer replicas leave each more memory."
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import math
 import os
 import sys
 import time
@@ -53,10 +54,9 @@ class Heart:
         self._every_s = claims.lease_s / HEARTBEATS_A_LEASE
         self.n_tokens = 0
         self._is_lost = False
-        self._armed_s = -1e9
+        self._moved_s, self._armed_s = math.inf, -math.inf
         self._stopped = Event()
         self._thread = Thread(target=self._beat, daemon=True, name="heart")
-        self.moved()
 
     def moved(self) -> None:
         """Something was done."""
@@ -70,6 +70,12 @@ class Heart:
         """Another part is in hand."""
         self.n_tokens, self._is_lost = 0, False
         self.moved()
+
+    def rest(self) -> None:
+        """No part is in hand, so that nothing has to move: those of others are waited for."""
+        self._moved_s, self._armed_s = math.inf, -math.inf
+        if self._stall_s is not None:
+            faulthandler.cancel_dump_traceback_later()
 
     def seen(self, n_tokens: int) -> None:
         """Tokens of the part were done.
@@ -94,7 +100,7 @@ class Heart:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stopped.set()
-        faulthandler.cancel_dump_traceback_later()
+        self.rest()
 
     def _beat(self) -> None:
         last = time.monotonic()

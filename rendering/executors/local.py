@@ -76,7 +76,6 @@ class LocalReplicas:
     progress: Progress
     tell: Tell
     totals: Totals = field(default_factory=Totals)
-    done_parts: list[int] = field(default_factory=list)
     _queue: Queue[tuple[_Running, object]] = field(default_factory=Queue)
     _running: list[_Running] = field(default_factory=list)
     _n_ends: int = 0
@@ -133,10 +132,9 @@ class LocalReplicas:
         if running.is_over:
             return
         match message:
-            case Done(part, outcome):
+            case Done(_part, outcome):
                 self._n_ends = 0
                 running.n_tokens = 0
-                self.done_parts.append(part)
                 self.totals.add(outcome)
             case Working(n_tokens):
                 running.n_tokens = n_tokens
@@ -195,7 +193,8 @@ class LocalReplicas:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(ends_s - time.monotonic(), 0))
         for each in self._running:
-            _kill(each.process)
+            if not each.is_over:  # another process may have the id of one that is
+                _kill(each.process)
             for stream in (each.process.stdin, each.process.stdout):
                 if stream is not None and each.process.poll() is not None:
                     with suppress(OSError, ValueError):

@@ -93,6 +93,7 @@ class Replica:
                 continue
             finally:
                 self._claims.release(n_tokens)
+                heart.rest()
             self._events.done(index, outcome)
             if outcome.doubt is not None:
                 return

@@ -13,14 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.dataset.claims import two_writers
 from tests.rendering.executors.troubled_work import TroubledExecution, render
 from tokscore.dataset.choices import Executor
 from tokscore.dataset.claims.claim import read_claims
+from tokscore.dataset.claims.claiming import Claims
 from tokscore.dataset.claims.processes import is_running
 from tokscore.dataset.errors import InputError, TokscoreError
 from tokscore.dataset.manifest import read_manifest
 from tokscore.dataset.reading import Dataset
+from tokscore.rendering.executors.claimed import check_none_failed
 from tokscore.rendering.executors.execution import HERE, Execution
+from tokscore.rendering.run import render as render_files
 
 ROOT = Path(__file__).parents[3]
 N_PARTS = 12
@@ -65,8 +69,14 @@ def n_done(out: Path) -> int:
 
 
 def test_two_replicas_write_what_one_process_writes(
-    tiny_model: Path, lines: Path, tmp_path: Path, undisturbed: dict[str, bytes]
+    tiny_model: Path,
+    lines: Path,
+    tmp_path: Path,
+    undisturbed: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, _number: killed.append(group))
     seen: list[tuple[int, int]] = []
     told: list[str] = []
     execution = Execution(replicas=2)
@@ -84,6 +94,8 @@ def test_two_replicas_write_what_one_process_writes(
     assert told == [f"2 replicas work on {len(manifest.parts)} parts."]
     assert seen[-1] == (len(manifest.parts), Dataset(out).n_rows("tokens"))
     assert seen == sorted(seen, key=lambda done: done[0])
+    # Once, when it has just ended: later its id may be that of another process.
+    assert len(killed) == len({*killed}) == 2
 
 
 def test_killed_replicas_are_started_again(
@@ -149,6 +161,21 @@ def test_two_runs_of_one_output_share_its_parts_and_the_second_says_so(
     assert any("works on part" in line and "what it takes is left to it" in line for line in told), told
 
 
+def test_the_function_tells_who_has_a_part(tiny_model: Path, lines: Path, tmp_path: Path) -> None:
+    out, told = tmp_path / "out", []
+    render_files(str(lines), str(tiny_model), out=out)
+    (out / "tokens" / "part-00000.parquet").unlink()
+    holder = Claims(out, "tokens")
+    assert holder.take(0)
+
+    def tell(line: str) -> None:
+        told.append(line)
+        holder.release()
+
+    render_files(str(lines), str(tiny_model), out=out, tell=tell)
+    assert any("works on part 0 of this output" in line for line in told), told
+
+
 def test_a_replica_that_makes_no_progress_ends_with_its_stack_and_is_started_again(
     tiny_model: Path,
     lines: Path,
@@ -164,6 +191,29 @@ def test_a_replica_that_makes_no_progress_ends_with_its_stack_and_is_started_aga
     log = capfd.readouterr().err
     assert "no progress on part 2 for 4 s" in log
     assert 'troubled_work.py", line' in log
+
+
+WAITING = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from tokscore.rendering.executors.replica import Events, Order, Replica
+
+work = SimpleNamespace(out=Path(sys.argv[1]), manifest=SimpleNamespace(kind=SimpleNamespace(value="tokens")))
+Replica(Order(work, [0], "waits", stall_s=0.5), Events(print, print)).run()
+"""
+
+
+def test_a_replica_that_waits_for_the_part_of_another_does_not_stall(tmp_path: Path) -> None:
+    holder = Claims(tmp_path, "tokens")
+    assert holder.take(0)
+    waiting = subprocess.Popen([sys.executable, "-c", WAITING, str(tmp_path)], stderr=subprocess.PIPE)
+    time.sleep(4)
+    assert waiting.poll() is None
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "tokens" / "part-00000.parquet").touch()
+    assert waiting.communicate(timeout=30) == (None, b"")
+    assert waiting.returncode == 0
 
 
 def test_a_replica_that_grows_too_large_is_started_again(
@@ -200,6 +250,17 @@ def test_a_part_that_ends_every_process_is_set_aside_and_all_others_are_done(
     assert n_done(tmp_path / "out") == len(read_manifest(tmp_path / "out").parts) - 1
     render(str(tiny_model), str(lines), tmp_path / "out", HERE)
     assert contents(tmp_path / "out") == undisturbed
+
+
+def test_a_run_is_refused_for_parts_of_its_own_that_are_not_done(tmp_path: Path) -> None:
+    manifest = two_writers.MANIFEST
+    (tmp_path / "tokens").mkdir()
+    Claims(tmp_path, "tokens").give_up(1, "no reason.")
+    check_none_failed(tmp_path, manifest, [manifest.parts[0]])
+    with pytest.raises(TokscoreError, match=r"1 part could not be done \(1\)"):
+        check_none_failed(tmp_path, manifest, manifest.parts)
+    (tmp_path / "tokens" / "part-00001.parquet").touch()
+    check_none_failed(tmp_path, manifest, manifest.parts)
 
 
 def test_an_actor_of_ray_that_is_killed_is_started_again(
