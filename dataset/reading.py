@@ -19,10 +19,10 @@ from tokscore.dataset.errors import InputError
 from tokscore.dataset.files import PathName, location
 from tokscore.dataset.manifest import Manifest, Part, read_manifest
 from tokscore.dataset.rows import STORED_COLUMNS, stored_tokens
-from tokscore.dataset.schema import VOCABULARY, DatasetKind
+from tokscore.dataset.schema import SMALL_TABLES, VOCABULARY, DatasetKind
 from tokscore.dataset.stores.ends import ends_of
 from tokscore.dataset.stores.path import StorePath, is_store
-from tokscore.dataset.table_files import CHECKSUMS, WRITE_AGAIN, TableFile, check_checksums
+from tokscore.dataset.table_files import CHECKSUMS, WRITE_AGAIN, TableFile, check_checksums, part_files
 from tokscore.dataset.token_rows import ENCODED, Place, TokenRows, conversation_name
 from tokscore.dataset.tokens import ConversationRow, FailedConversation, MessageFacts, RenderedConversation
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 VOCABULARY_NAME = "vocab.parquet"
 VOCABULARY_CHECKSUM = "vocab.json"
-_SMALL_TABLES = ("spans", "messages", "conversations")
 # Parts whose footers are fetched from a store together.
 _TOGETHER = 64
 
@@ -39,7 +38,7 @@ _TOGETHER = 64
 def list_folders(root: Path, kind: str) -> None:
     """Have a store say once which files a dataset has; nothing else asks for each of them."""
     if is_store(root):
-        for folder in (root, *(root / name for name in (kind, *_SMALL_TABLES, "errors", CHECKSUMS))):
+        for folder in (root, *(root / name for name in (kind, *SMALL_TABLES, "errors", CHECKSUMS))):
             with suppress(FileNotFoundError):
                 folder.iterdir()
 
@@ -124,19 +123,15 @@ class Dataset:
         for start in range(0, len(parts), _TOGETHER):
             some = parts[start : start + _TOGETHER]
             with ends_of(
-                [path for part in some for path in self._paths(part.index) if isinstance(path, StorePath)]
+                [
+                    path
+                    for part in some
+                    for name in part_files(self.manifest.kind, part.index)
+                    if isinstance(path := self.root / name, StorePath)
+                ]
             ):
                 for part in some:
                     self._check_part(part.index)
-
-    def _paths(self, index: int) -> list[Path]:
-        """All files of a part."""
-        tables = (self.manifest.kind.value, *_SMALL_TABLES)
-        return [
-            *(self.path(table, index) for table in tables),
-            self.root / "errors" / part_name(index, "jsonl"),
-            self.root / CHECKSUMS / part_name(index, "json"),
-        ]
 
     def __fspath__(self) -> str:
         return str(self.root)
@@ -145,7 +140,7 @@ class Dataset:
         return f"Dataset({str(self.root)!r}, {self.manifest.kind.value})"
 
     def _check_part(self, index: int) -> None:
-        for table in (self.manifest.kind.value, *_SMALL_TABLES):
+        for table in (self.manifest.kind.value, *SMALL_TABLES):
             with self.open_part(table, index) as file:
                 self._n_rows[table, index] = file.footer.n_rows
                 if file.footer.plan_hash not in self.manifest.plans_of(index):
@@ -155,7 +150,7 @@ class Dataset:
         errors = self.root / "errors" / part_name(index, "jsonl")
         if not errors.is_file():
             raise InputError(f"{errors} is missing, though its part is finished. {WRITE_AGAIN}")
-        tables = {table: self.path(table, index) for table in (*_SMALL_TABLES, self.manifest.kind.value)}
+        tables = {table: self.path(table, index) for table in (*SMALL_TABLES, self.manifest.kind.value)}
         check_checksums(self.root / CHECKSUMS / part_name(index, "json"), {"errors": errors, **tables})
 
     def _check_lengths(self, conversations: TableFile, index: int) -> None:

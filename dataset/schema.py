@@ -19,6 +19,10 @@ class DatasetKind(StrEnum):
     SCORES = "scores"
 
 
+# The other tables of a part, in the order in which they are written.
+SMALL_TABLES = ("spans", "messages", "conversations")
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column of a table, which drives how it is written, read, checked and documented.

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tokscore.dataset.claims.commit import part_name
 from tokscore.dataset.errors import InputError
-from tokscore.dataset.schema import COLUMNS, Column
+from tokscore.dataset.schema import COLUMNS, SMALL_TABLES, Column, DatasetKind
 from tokscore.dataset.stores.path import StorePath
 from tokscore.dataset.tokens import NO_MESSAGE
 
@@ -33,6 +34,15 @@ _SCHEMA_KEY = b"ARROW:schema"
 _FAILURES = (OSError, pa.ArrowException, ValueError, MemoryError, OverflowError)
 # Tables with schemas that were held against `COLUMNS` already; many parts have the same one.
 _checked: set[tuple[tuple[str, ...], bytes, int]] = set()
+
+
+def part_files(kind: DatasetKind, index: int) -> list[str]:
+    """Names of all files of a part in its dataset; the token table, which marks it done, is the last."""
+    return [
+        f"errors/{part_name(index, 'jsonl')}",
+        f"{CHECKSUMS}/{part_name(index, 'json')}",
+        *(f"{table}/{part_name(index)}" for table in (*SMALL_TABLES, kind.value)),
+    ]
 
 
 class Footer(NamedTuple):

@@ -20,7 +20,7 @@ from tokscore.dataset.claims.commit import committing, part_name
 from tokscore.dataset.claims.processes import is_running, this_host
 from tokscore.dataset.manifest import Manifest
 from tokscore.dataset.rows import make_tables
-from tokscore.dataset.schema import COLUMNS, ROW_GROUP_ROWS, SCHEMAS
+from tokscore.dataset.schema import COLUMNS, ROW_GROUP_ROWS, SCHEMAS, SMALL_TABLES
 from tokscore.dataset.stores.path import StorePath, is_store
 from tokscore.dataset.stores.upload import Upload
 from tokscore.dataset.table_files import CHECKSUMS, TOKEN_IDS_KEY, checksums
@@ -212,7 +212,7 @@ class PartWriter:
         self._schema = SCHEMAS[manifest.kind]
         self._spans, self._messages, self._conversations, self._tokens = (
             _GrowingFile(root / table / part_name(index), table, metadata)
-            for table in ("spans", "messages", "conversations", manifest.kind.value)
+            for table in (*SMALL_TABLES, manifest.kind.value)
         )
         self._waiting: list[tuple[RenderedConversation, object]] = []
         self._n_waiting = self._n_rows = 0

@@ -55,7 +55,10 @@ def merge(
             part_bytes=None if part_mb is None else round(part_mb * _MB),
             progress=line.update,
         )
-    note(f"{counted(found.n_written, 'part')} of {found.n_parts:,} written, the others were there.")
+    note(f"{counted(found.n_written, 'part')} of {found.n_parts:,} written.")
+    n_before = found.n_parts - found.n_written - found.n_missing
+    if n_before:
+        note(f"{counted(n_before, 'part')} were there already.")
     if found.n_twice:
         note(f"several outputs had {counted(found.n_twice, 'part')}; the first one's was taken.")
     if found.n_missing:

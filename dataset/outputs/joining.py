@@ -12,11 +12,10 @@ import pyarrow as pa
 from tokscore.dataset.claims.commit import part_name
 from tokscore.dataset.manifest import Manifest, Part
 from tokscore.dataset.reading import Dataset
-from tokscore.dataset.schema import COLUMNS, SCHEMAS
+from tokscore.dataset.schema import COLUMNS, SCHEMAS, SMALL_TABLES
 from tokscore.dataset.table_files import TableFile
 from tokscore.dataset.writing import PartWriter
 
-SMALL_TABLES = ("spans", "messages", "conversations")
 _DETAILS_KEY = b"tokscore.engine_details"
 
 

@@ -10,15 +10,15 @@ from typing import NamedTuple
 import msgspec
 import pyarrow as pa
 
-from tokscore.dataset.claims.commit import committing, finished_names, part_name
+from tokscore.dataset.claims.commit import committing, finished_names
 from tokscore.dataset.errors import InputError, UsageError, counted
 from tokscore.dataset.files import PathName, location, output_location
 from tokscore.dataset.manifest import Manifest, read_manifest
-from tokscore.dataset.outputs.joining import SMALL_TABLES, join, joined_plan, neighbours
+from tokscore.dataset.outputs.joining import join, joined_plan, neighbours
 from tokscore.dataset.reading import VOCABULARY_NAME, Dataset
-from tokscore.dataset.resuming import manifest_differences, prepare_output
+from tokscore.dataset.resuming import forget_claims, manifest_differences, prepare_output
 from tokscore.dataset.stores.path import StorePath
-from tokscore.dataset.table_files import CHECKSUMS, TableFile
+from tokscore.dataset.table_files import TableFile, part_files
 from tokscore.dataset.writing import Staged, temporary_name
 
 # Called after each part with the parts done and their rows.
@@ -83,8 +83,7 @@ def merge(
         for part in sorted(owners.keys() - done):
             n_written += _copy(owners[part], target, manifest, part)
             progress(n_written, 0)
-        n_missing = len(manifest.parts) - len({*owners} | done)
-        return Merged(len(manifest.parts), n_written, n_missing, n_twice)
+        return Merged(len(manifest.parts), n_written, forget_claims(target, manifest), n_twice)
     missing = len(manifest.parts) - len(owners)
     if missing:
         raise InputError(
@@ -100,7 +99,7 @@ def merge(
             n_rows += join(owners, manifest, group, target, joined, index)
             n_written += 1
             progress(n_written, n_rows)
-    return Merged(len(groups), n_written, 0, n_twice)
+    return Merged(len(groups), n_written, forget_claims(target, joined), n_twice)
 
 
 def _one_plan(roots: Sequence[Path]) -> Manifest:
@@ -136,14 +135,9 @@ def _owners(roots: Sequence[Path], manifest: Manifest) -> tuple[dict[int, Path],
 def _copy(root: Path, target: Path, manifest: Manifest, part: int) -> int:
     """Copy the files of a part as they are, once they are known to be whole; returns the parts written."""
     Dataset.of_part(root, manifest, manifest.parts[part])
-    names = [
-        f"errors/{part_name(part, 'jsonl')}",
-        f"{CHECKSUMS}/{part_name(part, 'json')}",
-        *(f"{table}/{part_name(part)}" for table in (*SMALL_TABLES, manifest.kind.value)),
-    ]
     staged: list[Staged] = []
     try:
-        for name in names:
+        for name in part_files(manifest.kind, part):
             if not (root / name).is_file():  # older versions wrote no checksums
                 continue
             (target / name).parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokscore.dataset.errors import InputError
-from tokscore.dataset.schema import DatasetKind
+from tokscore.dataset.schema import SMALL_TABLES, DatasetKind
 from tokscore.dataset.table_files import TOKEN_IDS_KEY, TableFile
 from tokscore.dataset.token_rows import conversation_name, row_faults
 from tokscore.dataset.tokens import NO_MESSAGE
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from tokscore.dataset.manifest import Manifest
     from tokscore.dataset.reading import Dataset
-
-_TABLES = ("spans", "messages", "conversations")
 
 
 def check_rows(dataset: Dataset, plan: Manifest, index: int) -> set[tuple[str, int]]:
@@ -41,7 +39,7 @@ def check_rows(dataset: Dataset, plan: Manifest, index: int) -> set[tuple[str, i
         InputError: A page is damaged, a footer says what its rows do not have, rows are not those of their
             conversation, or conversations are not those of the plan's lines.
     """
-    for table in _TABLES:
+    for table in SMALL_TABLES:
         with dataset.open_part(table, index) as file:
             for group, rows in enumerate(file.batches()):
                 check_statistics(file, group, rows)

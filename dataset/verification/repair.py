@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tokscore.dataset.claims.commit import part_name
 from tokscore.dataset.files import PathName, location
 from tokscore.dataset.manifest import read_manifest
 from tokscore.dataset.reading import VOCABULARY_CHECKSUM, VOCABULARY_NAME
-from tokscore.dataset.table_files import CHECKSUMS
+from tokscore.dataset.table_files import CHECKSUMS, part_files
 from tokscore.dataset.verification.verify import Fault
 
 SET_ASIDE = "set-aside"
@@ -26,16 +25,14 @@ def repair(dataset: PathName, faults: Iterable[Fault]) -> list[int]:
         Indices of the parts that are to be made again.
     """
     root = location(dataset)
-    kind = read_manifest(root).kind.value
+    kind = read_manifest(root).kind
     wanted = [fault for fault in faults if fault.is_repairable]
     aside = _new_folder(root) if wanted else root
     parts = sorted({fault.part for fault in wanted if fault.part is not None})
     for part in parts:
         # The token table first: without it the part is not done, whatever else is there.
-        for table in (kind, "spans", "messages", "conversations"):
-            _move(root, aside, f"{table}/{part_name(part)}")
-        _move(root, aside, f"errors/{part_name(part, 'jsonl')}")
-        _move(root, aside, f"{CHECKSUMS}/{part_name(part, 'json')}")
+        for name in reversed(part_files(kind, part)):
+            _move(root, aside, name)
     if any(fault.part is None for fault in wanted):
         _move(root, aside, VOCABULARY_NAME)
         _move(root, aside, f"{CHECKSUMS}/{VOCABULARY_CHECKSUM}")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tests.store_server import StoreServer
 from tokscore.cli.app import app
-from tokscore.dataset.claims.commit import part_name
+from tokscore.dataset.claims.commit import CLAIMS, part_name
 from tokscore.dataset.errors import InputError, UsageError
 from tokscore.dataset.outputs.merge import Merged, merge
 from tokscore.dataset.reading import Dataset
@@ -71,6 +71,7 @@ def test_parts_of_several_outputs_are_copied_as_they_are(
     assert merge(halves, out) == Merged(N_PARTS, 3, 1, 1)
     assert merge([*halves, whole], out) == Merged(N_PARTS, 1, 0, 3)
     assert verify(out).is_whole
+    assert not (out / CLAIMS).exists()
     for path in whole.rglob("*.*"):
         assert (out / path.relative_to(whole)).read_bytes() == path.read_bytes()
 
@@ -80,6 +81,7 @@ def test_joined_parts_have_the_same_rows(whole: Path, tmp_path: Path, part_bytes
     out = tmp_path / "out"
     assert merge([whole], out, part_bytes=part_bytes).n_parts == n_parts
     assert verify(out).is_whole
+    assert not (out / CLAIMS).exists()
     assert rows(out) == rows(whole)
     assert list(SCHEMAS["tokens"].names) == Dataset(out).open_part("tokens", 0).read().column_names
 
@@ -107,7 +109,9 @@ def test_outputs_of_other_plans_and_damaged_parts_are_refused(
 def test_the_command_says_what_is_missing(halves: list[Path], tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["merge", *map(str, halves), "-o", str(tmp_path / "out")])
     assert done.exit_code == 1
+    assert "3 parts of 4 written" in done.output
     assert "none of the outputs has 1 part" in done.output
+    assert "were there already" not in done.output
 
 
 def test_outputs_are_merged_into_a_bucket(store: StoreServer, whole: Path) -> None:
