@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tokscore.cli.options import execution
 from tokscore.cli.options import shared as options
+from tokscore.cli.options.execution import Processes
 from tokscore.cli.options.settings import setting_options
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.output_format import Format
@@ -79,14 +79,7 @@ def logprobs(
     on_error: options.OnErrorOption = OnError.FAIL,
     scratch: options.Scratch = None,
     workers: options.Workers = None,
-    executor: execution.ExecutorOption = Executor.LOCAL,
-    replicas: execution.Replicas = None,
-    stall_timeout: execution.StallTimeout = None,
-    replica_memory: execution.ReplicaMemory = None,
-    ray_address: execution.RayAddress = None,
-    tasks: execution.Tasks = None,
-    sbatch: execution.Sbatch = None,
-    print: execution.PrintScript = False,  # noqa: A002
+    processes: Processes,
     form: options.FormatOption = Format.TABLE,
     by: options.Groups = None,
     dry_run: options.DryRun = False,
@@ -125,9 +118,7 @@ def logprobs(
     asked = None if score is None else parse_selection(score)
     job = WHOLE if shard is None else parse_shard(shard)
     use_scratch(scratch)
-    chosen = execution.execution_of(
-        executor, replicas, stall_timeout, replica_memory, ray_address, tasks, sbatch, print
-    )
+    chosen = processes.execution()
     source = open_conversations(inputs, model, rendering, out, allow_dataset=True)
     selection = default_selection(source.settings) if asked is None else asked
     spec = plan_engine(
@@ -147,10 +138,10 @@ def logprobs(
         )
         return
     assert out is not None
-    if executor is Executor.SLURM:
+    if processes.executor is Executor.SLURM:
         from tokscore.cli.running.slurm import submit_array
 
-        submit_array(out, tasks, sbatch, replicas, shows=print)
+        submit_array(out, processes)
         return
     identity = spec.identity
     note(f"scoring with {identity.name}: {identity.engine} ({identity.engine_version}), {identity.dtype}")

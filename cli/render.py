@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from tokscore.cli.options import execution
 from tokscore.cli.options import shared as options
+from tokscore.cli.options.execution import Processes
 from tokscore.cli.options.settings import setting_options
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.explain import print_explanation
@@ -69,14 +69,7 @@ def render(
     on_error: options.OnErrorOption = OnError.FAIL,
     scratch: options.Scratch = None,
     workers: options.Workers = None,
-    executor: execution.ExecutorOption = Executor.LOCAL,
-    replicas: execution.Replicas = None,
-    stall_timeout: execution.StallTimeout = None,
-    replica_memory: execution.ReplicaMemory = None,
-    ray_address: execution.RayAddress = None,
-    tasks: execution.Tasks = None,
-    sbatch: execution.Sbatch = None,
-    print: execution.PrintScript = False,  # noqa: A002
+    processes: Processes,
     form: options.FormatOption = Format.TABLE,
     by: options.ByOption = None,
     dry_run: options.DryRun = False,
@@ -104,9 +97,7 @@ def render(
     if out is None and explain is None and not dry_run:
         raise UsageError("there is nowhere to write: give -o DIR, or --explain ID to look at a conversation.")
     use_scratch(scratch)
-    chosen = execution.execution_of(
-        executor, replicas, stall_timeout, replica_memory, ray_address, tasks, sbatch, print
-    )
+    chosen = processes.execution()
     source = open_conversations(inputs, model, rendering, out, allow_dataset=False)
     if dry_run:
         print_plan(source, form, exact=exact_plan, on_error=on_error)
@@ -116,10 +107,10 @@ def render(
         explain_conversation(source, explain, form)
         return
     assert out is not None
-    if executor is Executor.SLURM:
+    if processes.executor is Executor.SLURM:
         from tokscore.cli.running.slurm import submit_array
 
-        submit_array(out, tasks, sbatch, replicas, shows=print)
+        submit_array(out, processes)
         return
     unit = ("conversations", source.n_conversations) if chosen.is_here else ("parts", len(source.parts))
     with ProgressLine("rendering", unit[1], unit[0]) as line:

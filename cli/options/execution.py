@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from tokscore.cli.options.shared import option
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from tokscore.rendering.executors.execution import Execution
 
 AUTO = "auto"
+_REPLICAS = re.compile(f"[1-9][0-9]{{0,6}}|{AUTO}")
 _MIB = 2**20
 _MOST_SECONDS = 1e6
 
@@ -87,46 +90,51 @@ PrintScript = Annotated[
 ]
 
 
-def execution_of(
-    executor: Executor,
-    replicas: str | None,
-    stall_timeout: float | None,
-    replica_memory: int | None,
-    ray_address: str | None,
-    tasks: str | None,
-    sbatch: Sequence[str] | None,
-    print_script: bool,
-) -> Execution:
-    """How a run is executed.
+@dataclass(frozen=True, kw_only=True)
+class Processes:
+    """The options of a command that say which processes do its work."""
 
-    Raises:
-        UsageError: `replicas` is no number, or an option belongs to another executor.
-    """
-    from tokscore.dataset.errors import UsageError
-    from tokscore.rendering.executors.execution import Execution
+    executor: ExecutorOption = Executor.LOCAL
+    replicas: Replicas = None
+    stall_timeout: StallTimeout = None
+    replica_memory: ReplicaMemory = None
+    ray_address: RayAddress = None
+    tasks: Tasks = None
+    sbatch: Sbatch = None
+    print: PrintScript = False
 
-    if replicas is not None and replicas != AUTO and not (replicas.isascii() and replicas.isdigit()):
-        raise UsageError(f"`replicas` is {replicas!r}; expected a number from 1 on, or auto.")
-    if executor is not Executor.SLURM and (tasks is not None or sbatch or print_script):
-        raise UsageError("`tasks`, `sbatch` and `print` are for --executor slurm.")
-    if ray_address is not None and executor is not Executor.RAY:
-        raise UsageError("`ray_address` is for --executor ray.")
-    if replica_memory is not None and executor is not Executor.LOCAL:
-        raise UsageError(
-            "`replica_memory` is for --executor local; Ray watches the memory of its nodes itself."
+    def execution(self) -> Execution:
+        """How a run is executed.
+
+        Raises:
+            UsageError: `replicas` is no number, or an option belongs to another executor.
+        """
+        from tokscore.dataset.errors import UsageError
+        from tokscore.rendering.executors.execution import Execution
+
+        replicas, stall_s, memory_mib = self.replicas, self.stall_timeout, self.replica_memory
+        if replicas is not None and not _REPLICAS.fullmatch(replicas):
+            raise UsageError(f"`replicas` is {replicas!r}; expected a number from 1 on, or auto.")
+        if self.executor is not Executor.SLURM and (self.tasks is not None or self.sbatch or self.print):
+            raise UsageError("`tasks`, `sbatch` and `print` are for --executor slurm.")
+        if self.ray_address is not None and self.executor is not Executor.RAY:
+            raise UsageError("`ray_address` is for --executor ray.")
+        if memory_mib is not None and self.executor is not Executor.LOCAL:
+            raise UsageError(
+                "`replica_memory` is for --executor local; Ray watches the memory of its nodes itself."
+            )
+        if stall_s is not None and not 0 < stall_s <= _MOST_SECONDS:
+            raise UsageError(
+                f"`stall_timeout` is {stall_s:g}; expected more than 0 and at most {_MOST_SECONDS:g}."
+            )
+        is_ray = self.executor is Executor.RAY
+        address = self.ray_address or (os.environ.get("RAY_ADDRESS") if is_ray else None)
+        # A cluster is used whole.
+        n = None if replicas == AUTO or (replicas is None and address) else int(replicas or 1)
+        return Execution(
+            executor=self.executor,
+            replicas=n,
+            stall_s=stall_s,
+            memory_bytes=None if memory_mib is None else memory_mib * _MIB,
+            ray_address=address,
         )
-    if stall_timeout is not None and not 0 < stall_timeout <= _MOST_SECONDS:
-        raise UsageError(
-            f"`stall_timeout` is {stall_timeout:g}; expected more than 0 and at most {_MOST_SECONDS:g}."
-        )
-    # A cluster is used whole.
-    n = None if replicas == AUTO or (replicas is None and ray_address) else int(replicas or 1)
-    if n == 0:
-        raise UsageError("`replicas` is 0; expected a number from 1 on, or auto.")
-    return Execution(
-        executor=executor,
-        replicas=n,
-        stall_s=stall_timeout,
-        memory_bytes=None if replica_memory is None else replica_memory * _MIB,
-        ray_address=ray_address,
-    )

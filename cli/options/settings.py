@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from tokscore.cli.options.completion import formats
 from tokscore.cli.options.shared import option
@@ -38,16 +39,22 @@ class _Taken(NamedTuple):
 def setting_options(command: Command) -> Command:
     """The command with an option for each setting, where it has a parameter of a class of settings.
 
-    Such a parameter is annotated with the class, or with `Annotated[class, Only(...)]`.
+    Such a parameter is annotated with the class, or with `Annotated[class, Only(...)]`. Of another dataclass,
+    each field is an option, annotated as a parameter of a command is.
     """
     signature = inspect.signature(command, eval_str=True)
     taken: dict[str, _Taken] = {}
+    shared: dict[str, type] = {}
     parameters: list[inspect.Parameter] = []
     for each in signature.parameters.values():
         is_picked = get_origin(each.annotation) is Annotated
         kind, *picked = get_args(each.annotation) if is_picked else (each.annotation,)
-        if not (isinstance(kind, type) and issubclass(kind, Settings)):
+        if not isinstance(kind, type) or not is_dataclass(kind):
             parameters.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        if not issubclass(kind, Settings):
+            shared[each.name] = kind
+            parameters += _fields(kind)
             continue
         only = picked[0] if picked else Only(tuple(found.name for found in definitions(kind)))
         found = tuple(found for found in definitions(kind) if found.name in only.names)
@@ -58,11 +65,23 @@ def setting_options(command: Command) -> Command:
     def with_settings(**given: Any) -> None:  # Any: values of options
         for name, (kind, found) in taken.items():
             given[name] = kind(**{one.name: _value(one, given.pop(one.name)) for one in found})
+        for name, kind in shared.items():
+            given[name] = kind(**{one.name: given.pop(one.name) for one in _fields(kind)})
         command(**given)
 
     with_settings.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     with_settings.__annotations__ = {}
     return with_settings  # type: ignore[return-value]
+
+
+def _fields(kind: type) -> list[inspect.Parameter]:
+    """The fields of a dataclass as parameters of a command."""
+    hints = get_type_hints(kind, include_extras=True)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return [
+        inspect.Parameter(each.name, keyword, default=each.default, annotation=hints[each.name])
+        for each in fields(kind)
+    ]
 
 
 def _parameter(found: Definition, text: str) -> inspect.Parameter:

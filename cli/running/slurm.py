@@ -9,10 +9,14 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokscore.cli.printing.console import note, write
 from tokscore.dataset.errors import TokscoreError, UsageError
 from tokscore.dataset.stores.path import is_store
+
+if TYPE_CHECKING:
+    from tokscore.cli.options.execution import Processes
 
 # Options of the command line that are for whoever submits, and how many values follow each.
 _OURS = {"--executor": 1, "--tasks": 1, "--sbatch": 1, "--replicas": 1, "--print": 0}
@@ -130,25 +134,20 @@ def submit(script: str) -> str:
     return finished.stdout.strip().partition(";")[0]
 
 
-def submit_array(
-    out: Path, tasks: str | None, sbatch: Sequence[str] | None, replicas: str | None, *, shows: bool
-) -> None:
+def submit_array(out: Path, processes: Processes) -> None:
     """Submit the command line to Slurm, or print the script of that.
 
     Args:
         out: The dataset.
-        tasks: Of the array, and after `%` how many at once.
-        sbatch: More options, NAME=VALUE or NAME.
-        replicas: Of each task.
-        shows: Whether the script is printed instead.
+        processes: The options; replicas are those of each task.
 
     Raises:
         UsageError: Options of sbatch are none.
         TokscoreError: Slurm takes no job from here.
     """
-    command = task_command(sys.argv[1:], replicas)
-    script = sbatch_script(command, Path.cwd(), out, tasks or "1", sbatch or [])
-    if shows:
+    command = task_command(sys.argv[1:], processes.replicas)
+    script = sbatch_script(command, Path.cwd(), out, processes.tasks or "1", processes.sbatch or [])
+    if processes.print:
         write(script)
         return
     job = submit(script)

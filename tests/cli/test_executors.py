@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,9 @@ import polars as pl
 import pytest
 
 from tests.conftest import RunTokscore
+from tokscore.cli.options.execution import Processes
+from tokscore.dataset.choices import Executor
+from tokscore.rendering.executors.execution import Execution
 
 FLOATS = ["logprob", "entropy", "top_logprobs"]
 N_FILES = 4
@@ -83,11 +87,23 @@ def assert_close(one: pl.DataFrame, other: pl.DataFrame) -> None:
         np.testing.assert_allclose(*(values.drop_nulls().to_numpy() for values in flat), atol=5e-5)
 
 
+def test_a_cluster_is_used_whole_however_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    ray = Processes(executor=Executor.RAY)
+    assert ray.execution() == Execution(executor=Executor.RAY, replicas=1)
+    assert replace(ray, ray_address="a:1").execution().replicas is None
+    monkeypatch.setenv("RAY_ADDRESS", "b:2")
+    assert ray.execution() == Execution(executor=Executor.RAY, replicas=None, ray_address="b:2")
+    assert replace(ray, replicas="2").execution().replicas == 2
+    assert Processes().execution().is_here
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--replicas", "some"], '"some"'),
-        (["--replicas", "0"], "0; expected a number from 1 on, or auto"),
+        (["--replicas", "0"], "'0'; expected a number from 1 on, or auto"),
+        (["--replicas", "9" * 5_000], "9'; expected a number from 1 on, or auto"),
         (["--stall-timeout", "nan"], "--stall-timeout is nan; expected more than 0"),
         (["--stall-timeout", "inf"], "--stall-timeout is inf; expected more than 0"),
         (["--ray-address", "auto"], "is for --executor ray"),
