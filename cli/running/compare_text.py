@@ -55,7 +55,7 @@ def compare_text(teacher: str, student: str, chosen: TextOptions) -> Compared:
     from tokscore.analytics.aligned_text.rows import metric_names
     from tokscore.analytics.gates import check_gates, check_groups
     from tokscore.analytics.groups.ranking import Ranking
-    from tokscore.cli.printing.reports.text import print_text
+    from tokscore.cli.printing.reports.text import groups_with_values, print_text
 
     gates = [parse_gate(text, parse_group_by(chosen.by)) for text in chosen.fail_if]
     check_gates(gates, metric_names())
@@ -63,12 +63,13 @@ def compare_text(teacher: str, student: str, chosen: TextOptions) -> Compared:
     report = text_report(teacher, student, by=chosen.by, on_error=chosen.on_error, out=chosen.out)
     check_groups(report, gates)
     found = breaches(report, gates)
-    shown = replace(report, groups=ranking.apply(report.groups))
+    groups = groups_with_values(report) if chosen.form is Format.TABLE else report.groups
+    shown = replace(report, groups=ranking.apply(groups))
     if chosen.form is Format.JSON:
         print_json(shown.to_dict())
     else:
         print_text(shown, chosen.form)
-    note_more(len(report.groups), len(shown.groups))
+    note_more(len(groups), len(shown.groups))
     note_absent_metadata(report.by, [row.group for row in report.groups])
     _note_totals(report, teacher, student)
     if chosen.out is not None:

@@ -11,6 +11,7 @@ from tokscore.cli.printing.tables import Column, print_rows
 
 if TYPE_CHECKING:
     from tokscore.analytics import TextReport
+    from tokscore.analytics.aligned_text.rows import TextRow
 
 _COLUMNS = (
     Column("n_spans", "spans"),
@@ -29,11 +30,16 @@ _COLUMNS = (
 )
 
 
+def groups_with_values(report: TextReport) -> list[TextRow]:
+    """Those that a table shows; a note counts the others."""
+    return shown_groups(report.groups, report.by, lambda row: row.n_spans > 0, lambda row: row.n_tokens)
+
+
 def print_text(report: TextReport, form: Format) -> None:
     """Print the groups and all spans together as a table or CSV."""
     groups = [*report.groups]
     if form is Format.TABLE:
-        groups = shown_groups(groups, report.by, lambda row: row.n_spans > 0, lambda row: row.n_tokens)
+        groups = groups_with_values(report)
     labels = [*(report.by.labels(row.group) for row in groups), all_label(report.by)]
     rows = [*zip(labels, [*groups, report.total], strict=True)]
     if form is Format.CSV:

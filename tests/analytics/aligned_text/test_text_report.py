@@ -164,6 +164,21 @@ def test_a_message_with_other_text_is_named(write: Write, teacher_model: Path, q
     assert "content of message 1 of conversation 'c1', whose text differs" in done.stderr
 
 
+def test_groups_without_spans_are_named_and_no_more_are_left_out(
+    write: Write, teacher_model: Path, qwen3: Path
+) -> None:
+    changed = json.loads(json.dumps(RECORDS))
+    for record in changed:
+        for message in record["messages"]:
+            if message["role"] == "system":
+                message["content"] = "Something else."
+    sides = [str(write(teacher_model)), str(write(qwen3, records=changed))]
+    done = CliRunner().invoke(app, ["diff", *sides, "--align", "text", "--top", "2"])
+    assert done.exit_code == 0, done.output
+    assert "left out, without values: 1 group (system)" in done.stderr
+    assert "more (--top" not in done.stderr
+
+
 def test_the_command_prints_groups_and_keeps_conditions(
     write: Write, teacher_model: Path, qwen3: Path, tmp_path: Path
 ) -> None:
