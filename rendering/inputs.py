@@ -240,9 +240,9 @@ def read_tools(path: PathName) -> list[dict[str, Any]]:  # Any: JSON values
     Raises:
         UsageError: It cannot be read, or holds something else.
     """
-    name = path_name(path)
+    name = location(path)
     try:
-        tools = json.loads(location(name).read_text("utf-8"))
+        tools = json.loads(name.read_text("utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read the tools in {name}: {error.strerror}.") from error
     except UnicodeDecodeError as error:

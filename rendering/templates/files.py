@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tokscore.dataset.errors import UsageError
-from tokscore.dataset.files import PathName, location, path_name
+from tokscore.dataset.files import PathName, location
 
 
 def read_template(path: PathName) -> str:
@@ -12,9 +12,9 @@ def read_template(path: PathName) -> str:
     Raises:
         UsageError: It cannot be read, or is no text.
     """
-    name = path_name(path)
+    name = location(path)
     try:
-        return location(name).read_text("utf-8")
+        return name.read_text("utf-8")
     except OSError as error:
         raise UsageError(f"cannot read the template {name}: {error.strerror}.") from error
     except UnicodeDecodeError as error:

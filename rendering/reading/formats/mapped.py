@@ -137,9 +137,10 @@ def _never(_record: Mapping[str, Any]) -> bool:
 def _read(given: GivenMap) -> RecordMap:
     name, text = "the map", os.fspath(given) if isinstance(given, os.PathLike) else given
     if isinstance(text, str) and not text.lstrip().startswith("{"):
-        name = text
+        place = location(text)
+        name = str(place)
         try:
-            text = location(name).read_text("utf-8")
+            text = place.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"cannot read the map {name}: {error}.") from error
     try:
