@@ -28,6 +28,7 @@ def check(settings: EngineSettings) -> None:
         raise UsageError("the server engine needs an address: `url`, such as http://127.0.0.1:8000.")
     for url in settings.url:
         check_address(url)
+    key()
     if settings.dtype.value != "auto":
         raise UsageError("`dtype` is for engines that load the model; a server computes in its own.")
     if settings.temperature != 1:
@@ -67,8 +68,18 @@ def base_of(url: str) -> str:
 
 
 def key() -> str | None:
-    """The key for all servers; None where none is set."""
-    return os.environ.get(KEY_VARIABLE) or None
+    """The key for all servers, without the line break that files end with; None where none is set.
+
+    Raises:
+        UsageError: It cannot stand in a header. A library that finds that out shows it.
+    """
+    found = os.environ.get(KEY_VARIABLE, "").strip()
+    if not (found.isascii() and found.isprintable()):
+        raise UsageError(
+            f"the environment variable {KEY_VARIABLE} has a character that no header can have; expected "
+            "printable ASCII."
+        )
+    return found or None
 
 
 def without_key(text: str) -> str:

@@ -111,7 +111,7 @@ class Connection:
         except httpx2.UnsupportedProtocol as error:
             raise RefusedError(f"{self.url} cannot be asked: {error}") from error
         except (httpx2.TransportError, httpx2.DecodingError) as error:
-            said = without_key(foreign(error)) or type(error).__name__
+            said = foreign(without_key(str(error))) or type(error).__name__
             raise FailedTryError(f"{self.url} gave no answer: {said}") from None
         if answer.is_success:
             return answer.content

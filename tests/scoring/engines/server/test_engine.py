@@ -14,6 +14,7 @@ from tests.scoring.samples import random_ids, scores_of
 from tokscore.dataset.errors import EngineError, UsageError
 from tokscore.scoring import Engine, TokenSequence, plan_engine
 from tokscore.scoring.engines.row_checks import check_scores
+from tokscore.scoring.engines.server.addresses import KEY_VARIABLE
 
 Serve = Callable[..., tuple[Served, str]]
 Connect = Callable[..., Engine]
@@ -194,6 +195,24 @@ def test_settings_that_no_server_takes_are_wrong_usage(
     with pytest.raises(UsageError, match=message) as caught:
         plan_engine(str(model_files), **{"engine": "server", **settings})
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["sec\nret", "sec\x1bret", "s\u00e9cret"])
+def test_a_key_that_no_header_takes_is_refused_and_not_shown(
+    key: str, model_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, key)
+    with pytest.raises(UsageError, match=f"{KEY_VARIABLE} has a character that no header can have") as caught:
+        plan_engine(str(model_files), url=["http://127.0.0.1:9"])
+    assert "cret" not in str(caught.value)
+
+
+def test_a_key_from_a_file_has_no_line_break(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, url = serve(key="secret")
+    monkeypatch.setenv(KEY_VARIABLE, "secret\n")
+    assert connect(url).details["server_kind"] == "vllm"
 
 
 def test_one_of_several_models_is_named(serve: Serve, model_files: Path) -> None:
