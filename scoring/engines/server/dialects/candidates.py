@@ -87,6 +87,18 @@ def check_first_is_null(is_null: bool) -> None:
         )
 
 
+def listed_ids(found: NDArray[np.float64]) -> NDArray[np.int32]:
+    """The ids of lists as integers.
+
+    Raises:
+        AnswerError: One is none.
+    """
+    is_wrong = ~((found >= 0) & (found <= np.iinfo(np.int32).max) & (found == np.floor(found)))
+    if is_wrong.any():
+        raise AnswerError(f"its lists of the most likely ids hold {found[is_wrong][0]:.12g}, which is no id")
+    return np.ascontiguousarray(found, np.int32)
+
+
 class Candidates(NamedTuple):
     """Candidates of each row, in the order of the answer.
 
@@ -165,6 +177,6 @@ def rows_of(candidates: Candidates, targets: NDArray[np.int32], top_k: int) -> R
     return Rows(
         logprobs[is_target].astype(np.float32),
         None if ranks is None or np.isnan(ranks[is_target]).any() else ranks[is_target].astype(np.int32),
-        np.ascontiguousarray(np.take_along_axis(ids, order, 1), np.int32),
+        listed_ids(np.take_along_axis(ids, order, 1)),
         np.ascontiguousarray(np.take_along_axis(logprobs, order, 1), np.float32),
     )

@@ -17,6 +17,7 @@ from tokscore.scoring.engines.server.dialects.candidates import (
     check_ids,
     check_lengths,
     decode,
+    listed_ids,
     numbers_of,
 )
 from tokscore.scoring.engines.server.dialects.dialect import (
@@ -85,7 +86,7 @@ def read(body: bytes, question: Question) -> Rows:
     return Rows(
         logprobs[1:].astype(np.float32),
         None,
-        np.ascontiguousarray(top_ids, np.int32),
+        listed_ids(top_ids),
         np.ascontiguousarray(top_logprobs, np.float32),
     )
 

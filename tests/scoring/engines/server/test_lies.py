@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.scoring.engines.server.served import Served
 from tokscore.dataset.errors import EngineError
 from tokscore.scoring import Engine
+from tokscore.scoring.engines.server.dialects import DIALECTS
+from tokscore.scoring.engines.server.dialects.dialect import AnswerError, Question
 
 LIES = {
     ("vllm", "few rows"): "returns rows for .* as servers do that leave out what they cached",
@@ -43,3 +48,27 @@ def test_a_lying_server_is_refused_by_name(
     _, url = serve(kind, lie)
     with pytest.raises(EngineError, match=f"{url} cannot be used: [^.]*{LIES[kind, lie]}"):
         connect(url, server_kind=kind)
+
+
+def listed(kind: str, listed_id: Any) -> dict[str, Any]:
+    """An answer for the tokens 1 and 2, of which another id is the likeliest."""
+    if kind == "vllm":
+        row = {"2": {"logprob": -1.5, "rank": 2}, str(listed_id): {"logprob": -0.5, "rank": 1}}
+        return {"choices": [{"prompt_logprobs": [None, row]}]}
+    rows = {
+        "input_token_logprobs": [[None, 1, None], [-1.5, 2, None]],
+        "input_top_logprobs": [None, [[-0.5, listed_id, None]]],
+    }
+    return {"meta_info": rows}
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [("vllm", 2**31), ("vllm", 2**32 + 1), ("sglang", -1), ("sglang", 2**31), ("sglang", 0.5)],
+)
+def test_what_is_no_id_is_not_cut_to_one(kind: str, wrong: float) -> None:
+    question = Question(np.array([1, 2], np.int32), top_k=1)
+    most = DIALECTS[kind].read(json.dumps(listed(kind, 2**31 - 1)).encode(), question)
+    assert most.top_ids.tolist() == [[2**31 - 1]]
+    with pytest.raises(AnswerError, match=f"most likely ids hold {wrong}, which is no id"):
+        DIALECTS[kind].read(json.dumps(listed(kind, wrong)).encode(), question)
