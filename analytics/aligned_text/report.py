@@ -21,7 +21,7 @@ from tokscore.analytics.groups.grouping import Grouping, group_order, parse_grou
 from tokscore.analytics.groups.tables import group_table
 from tokscore.dataset.choices import Align, OnError, choose
 from tokscore.dataset.errors import InputError
-from tokscore.dataset.files import PathName
+from tokscore.dataset.files import PathName, output_location
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.schema import DatasetKind
 
@@ -180,10 +180,11 @@ def text_report(
         columns=grouping.token_columns,
         on_error=choose(OnError, on_error, "on_error"),
     )
+    folder = None if out is None else output_location(out)
     reduction = Reduction([], grouping)
     differing: list[DifferingText] = []
     n_student_unaligned = 0
-    with TokenTable(None if out is None else Path(out), SPANS_NAME) as table:
+    with TokenTable(folder, SPANS_NAME) as table:
         for spans in comparison:
             reduction.add(_reduced(spans, grouping))
             n_student_unaligned += len(spans.student.alone)
@@ -191,7 +192,7 @@ def text_report(
             differing += [
                 DifferingText(*keys[at], message, source) for at, message, source in spans.differing
             ]
-            if out is not None:
+            if folder is not None:
                 table.write(span_table(spans))
         total = row_of(None, reduction.total())
         if not total.n_spans + total.n_unscored_spans:
@@ -202,8 +203,8 @@ def text_report(
             )
         in_order = sorted(reduction.keys(), key=group_order)
         groups = tuple(row_of(key, reduction.group(key)) for key in in_order)
-        if out is not None:
-            write_groups(Path(out), group_table(grouping, [(row.group, row.flat()) for row in groups]))
+        if folder is not None:
+            write_groups(folder, group_table(grouping, [(row.group, row.flat()) for row in groups]))
             table.finish()
     return TextReport(
         by=grouping,

@@ -345,6 +345,10 @@ def test_a_run_that_is_killed_in_the_middle_of_an_upload_goes_on(
             ["diff", "{teacher}", "{student}", "-o", "{out}/diff"],
             ["diff/groups.parquet", "diff/tokens.parquet"],
         ),
+        (
+            ["diff", "{teacher}", "{student}", "--align", "text", "-o", "{out}/text"],
+            ["text/groups.parquet", "text/spans.parquet"],
+        ),
         (["export", "{teacher}", "-o", "{out}/a.parquet"], ["a.parquet"]),
     ],
     ids=lambda each: each[0],
