@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tokscore.analytics.aligned_text.lists import ListAgreement, common_ids, compare_lists
-from tokscore.analytics.aligned_text.text_spans import TextSpans, text_spans
-from tokscore.analytics.comparison.content_alignment import content_fields, field_text
+from tokscore.analytics.aligned_text.text_spans import TextSpans, begins_character, text_spans
+from tokscore.analytics.comparison.content_alignment import content_fields, field_text, runs_of
 from tokscore.analytics.comparison.pairing import PairBatch
 from tokscore.analytics.divergence.topk import FloatArray
 
@@ -136,7 +136,7 @@ class SpanFinder:
         self, rows: IndexArray, ids: NDArray[np.int32], others: IndexArray, other_ids: NDArray[np.int32]
     ) -> Iterator[_Found]:
         """Spans of one field: run by run where it has as many on both sides, else all of it at once."""
-        runs, other_runs = _runs(rows), _runs(others)
+        runs, other_runs = runs_of(rows), runs_of(others)
         if 1 < len(runs) == len(other_runs):
             parts = [
                 self._part(run, ids, other, other_ids) for run, other in zip(runs, other_runs, strict=True)
@@ -172,11 +172,6 @@ def _spread(lists: ListAgreement, is_one: NDArray[np.bool_]) -> ListAgreement:
     return ListAgreement(**columns)
 
 
-def _runs(rows: IndexArray) -> list[IndexArray]:
-    """The rows in runs of neighbours."""
-    return np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
-
-
 def _side(
     table: pa.Table,
     found: Sequence[tuple[IndexArray, IndexArray]],
@@ -203,9 +198,7 @@ def _sizes(found: Sequence[_Found]) -> tuple[IndexArray, IndexArray]:
     """Bytes and characters of each span."""
     n_bytes, n_characters = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for each in found:
-        raw = np.frombuffer(each.raw.encode("utf-32-le", "surrogatepass"), np.uint32)
-        is_first = ~((raw >= 0x80) & (raw < 0xC0))
-        before = np.concatenate([[0], np.cumsum(is_first)])
+        before = np.concatenate([[0], np.cumsum(begins_character(each.raw))])
         n_bytes.append(np.diff(each.spans.starts))
         n_characters.append(np.diff(before[each.spans.starts]))
     return np.concatenate(n_bytes), np.concatenate(n_characters)

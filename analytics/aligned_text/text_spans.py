@@ -84,8 +84,12 @@ def _boundaries(text: FieldText, shift: int) -> tuple[IndexArray, IndexArray]:
     # Tokens without bytes belong to what stands before them.
     tokens = np.searchsorted(text.bounds, offsets, side="right") - 1
     tokens[0] = 0
-    raw = np.frombuffer(text.raw.encode("utf-32-le", "surrogatepass"), np.uint32)
-    # Bytes 0x80 to 0xBF go on with a character of UTF-8.
-    goes_on = np.append((raw >= 0x80) & (raw < 0xC0), False)
-    is_start = ~goes_on[offsets]
+    is_start = np.append(begins_character(text.raw), True)[offsets]
     return offsets[is_start] + shift, tokens[is_start]
+
+
+def begins_character(raw: str) -> NDArray[np.bool_]:
+    """Whether each byte of `FieldText.raw` begins a character of UTF-8: 0x80 to 0xBF go on with one."""
+    codes = np.frombuffer(raw.encode("utf-32-le", "surrogatepass"), np.uint32)
+    begins: NDArray[np.bool_] = (codes < 0x80) | (codes >= 0xC0)
+    return begins

@@ -106,7 +106,7 @@ class ContentAligner:
         if whole is not None:
             yield rows[whole[0]], others[whole[1]]
             return
-        runs, other_runs = _runs(rows), _runs(others)
+        runs, other_runs = runs_of(rows), runs_of(others)
         if 1 < len(runs) == len(other_runs):
             for run, other in zip(runs, other_runs, strict=True):
                 part = self._partners(ids[run], other_ids[other])
@@ -188,7 +188,7 @@ def _others(fields: dict[tuple[int, ...], IndexArray], matched: IndexArray) -> I
     return np.setdiff1d(rows, matched, assume_unique=True)
 
 
-def _runs(rows: IndexArray) -> list[IndexArray]:
+def runs_of(rows: IndexArray) -> list[IndexArray]:
     """The rows in runs of neighbours."""
     return np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
 
