@@ -1,6 +1,6 @@
 """How much of the time of many replicas is work, where each takes the next part by claiming it.
 
-    python benchmarks/replicas.py [--replicas 1 10 100 1000] [--parts 100000] [--spread 1.0]
+    python benchmarks/replicas.py [--replicas 1 10 100 1000] [--parts 100000] [--spread 0.5]
 
 The order of parts, claims and what marks a part done are those of a run, in a folder; only the engine is not
 there: a part takes as long as its size says, by a clock that stands still while claims are made. Sizes are

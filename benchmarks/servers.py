@@ -105,7 +105,7 @@ def main() -> None:
             engine_path=path,
             batch_tokens=chosen.batch_tokens,
         ).start(length)
-        name = f"vllm {engine.details.get('engine_path', path)}"
+        name = f"vllm {engine.details.get('path', path)}"
         found[name] = statistics.median(rate(engine, sequences, chosen.rounds))
         engine.close()
     for name, tokens_per_s in found.items():

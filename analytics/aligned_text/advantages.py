@@ -49,7 +49,7 @@ def text_advantages(
         characters that the teacher's text lacks.
 
     Raises:
-        InputError: There are as many logprobs as tokens on neither side, or the texts do not fit together.
+        InputError: A side has not one logprob for each token, or the texts do not fit together.
         TokenError: A span has a logprob that is NaN or above 0, or both sides rule it out; the place is that
             of the span.
     """

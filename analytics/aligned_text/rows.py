@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -27,7 +28,7 @@ class TextRow:
         n_teacher_tokens: The teacher's tokens in them.
         n_student_tokens: The student's.
         teacher_bits_per_byte: -log2 of the teacher's probability of its tokens, by byte of text; None without
-            bytes, inf where it rules a token out.
+            bytes, and infinite, which tables and JSON have as null, where it rules a token out.
         student_bits_per_byte: Likewise.
         log_ratio_per_span: Mean of the teacher's less the student's logprob of a span, in nats.
         log_ratio_per_byte: The same, by byte of text.
@@ -110,7 +111,7 @@ def summed_columns(spans: SpanBatch) -> dict[str, FloatArray]:
 
 def row_of(key: GroupKey, group: Group) -> TextRow:
     """The numbers of a group."""
-    sums = {name: group.sums.get(name, 0.0) for name in _SUMMED}
+    sums = defaultdict(float, group.sums)  # none of a group without a scored span
     n_spans, n_bytes = group.n_tokens, sums["n_bytes"]
     log_ratio = sums["log_ratio"]
     return TextRow(
@@ -135,23 +136,6 @@ def row_of(key: GroupKey, group: Group) -> TextRow:
         gjs_lower=_ratio(sums["gjs_lower"], sums["n_listed"]),
         gjs_upper=_ratio(sums["gjs_upper"], sums["n_listed"]),
     )
-
-
-_SUMMED = (
-    "teacher_logprob",
-    "student_logprob",
-    "log_ratio",
-    "n_characters",
-    "n_bytes",
-    "n_teacher_tokens",
-    "n_student_tokens",
-    "n_one_to_one",
-    "n_listed",
-    "n_same_top",
-    "overlap",
-    "gjs_lower",
-    "gjs_upper",
-)
 
 
 def _ratio(one: float, other: float) -> float | None:
