@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokscore.analytics.divergence.topk import MAX_LOGPROB, SIDES, UNITS, FloatArray, LogprobArray, TokenError
+from tokscore.analytics.divergence.topk import (
+    MAX_LOGPROB,
+    SIDES,
+    FloatArray,
+    LogprobArray,
+    TokenError,
+    unit_of,
+)
 from tokscore.dataset.errors import InputError
 
 
@@ -35,8 +42,7 @@ def advantages(teacher_logprobs: LogprobArray, student_logprobs: LogprobArray) -
             "of each for every realised token."
         )
     for side, logprobs in zip(SIDES, sides, strict=True):
-        if logprobs.dtype not in UNITS:
-            raise InputError(f"{side} logprobs are {logprobs.dtype}; expected float32 or float64.")
+        unit_of(logprobs, side)
     teacher, student = (logprobs.astype(np.float64) for logprobs in sides)
     for side, values in zip(SIDES, (teacher, student), strict=True):
         bad = np.flatnonzero(~(values <= MAX_LOGPROB))

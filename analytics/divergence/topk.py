@@ -95,14 +95,14 @@ def lists_of(topk: TopK, side: str, token_ids: NDArray[np.int32] | None) -> List
         raise InputError(
             f"{side} ids have shape {ids.shape}, logprobs {topk.logprobs.shape}; expected [tokens, k] twice."
         )
-    unit, realised = _unit(topk.logprobs, side), np.empty(0)
+    unit, realised = unit_of(topk.logprobs, side), np.empty(0)
     if topk.realised is not None and token_ids is not None:
         if not len(token_ids) == len(topk.realised) == len(ids):
             raise InputError(
                 f"{side} has {len(ids)} lists, {len(topk.realised)} realised logprobs and "
                 f"{len(token_ids)} token ids; expected as many of each."
             )
-        unit = max(unit, _unit(topk.realised, side))
+        unit = max(unit, unit_of(topk.realised, side))
         realised = np.ascontiguousarray(topk.realised, np.float64)
     n_tokens, width = ids.shape
     given = NOTHING_GIVEN
@@ -113,7 +113,7 @@ def lists_of(topk: TopK, side: str, token_ids: NDArray[np.int32] | None) -> List
                 f"{side} given ids have shape {at_ids.shape}, logprobs {topk.at_logprobs.shape}; expected "
                 f"[{n_tokens}, n] twice."
             )
-        unit = max(unit, _unit(topk.at_logprobs, side))
+        unit = max(unit, unit_of(topk.at_logprobs, side))
         given = given_lists(
             at_ids.ravel(),
             np.asarray(topk.at_logprobs, np.float64).ravel(),
@@ -150,10 +150,16 @@ def checked_ids(ids: IntArray, side: str) -> NDArray[np.int32]:
     return np.ascontiguousarray(array, np.int32)
 
 
-def _unit(logprobs: LogprobArray, side: str) -> float:
-    if logprobs.dtype not in UNITS:
-        raise InputError(f"{side} logprobs are {logprobs.dtype}; expected float32 or float64.")
-    return UNITS[logprobs.dtype]
+def unit_of(logprobs: LogprobArray, side: str) -> float:
+    """Half the spacing at 1 of the dtype of logprobs; whole numbers such as 0 and -800 count as float64.
+
+    Raises:
+        InputError: They are of another dtype.
+    """
+    dtype = np.dtype(np.float64) if logprobs.dtype.kind in "iu" else logprobs.dtype
+    if dtype not in UNITS:
+        raise InputError(f"{side} logprobs are {dtype}; expected float32 or float64.")
+    return UNITS[dtype]
 
 
 class Fault(NamedTuple):

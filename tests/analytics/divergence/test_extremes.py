@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tokscore.analytics import TopK, topk_gjs, topk_limits
+from tokscore.analytics.divergence.advantages import advantages
 from tokscore.analytics.divergence.measures import Bounds, TokenMeasures
 from tokscore.analytics.divergence.topk import TokenError
 
@@ -153,6 +154,17 @@ def test_a_log_ratio_of_800_leaves_the_gjs_where_it_is() -> None:
     ids = np.array([[0, 1]])
     lower, upper, _ = topk_gjs(ids, np.array([[0.0, -800.0]]), ids, np.log([[0.5, 0.5]]))
     assert (lower[0], upper[0]) == pytest.approx((0.215762, 0.215762), abs=5e-7)
+
+
+def test_logprobs_that_are_whole_numbers_count_as_float64() -> None:
+    listed, floats = [[0, 1]], [[0.0, -800.0]]
+    whole = topk_gjs(listed, [[0, -800]], listed, np.log([[0.5, 0.5]]))  # type: ignore[arg-type]
+    assert (whole.lower[0], whole.upper[0]) == pytest.approx((0.215762, 0.215762), abs=5e-7)
+    np.testing.assert_array_equal(whole, topk_gjs(listed, floats, listed, np.log([[0.5, 0.5]])))  # type: ignore[arg-type]
+    ids = np.array(listed)
+    realised = TopK(ids, np.array([[0, -800]]), np.array([0]))  # type: ignore[arg-type]
+    assert topk_limits(realised, realised, token_ids=np.array([0])).of("kl_teacher_student").lower[0] == 0.0
+    assert advantages(np.array([-2]), np.array([-3])).tolist() == [1.0]  # type: ignore[arg-type]
 
 
 def test_a_list_that_ends_in_minus_infinity_leaves_nothing_outside() -> None:
