@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +12,8 @@ from tokscore.cli.printing.console import note
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.progress import ProgressLine
 from tokscore.cli.printing.tables import counted
-from tokscore.cli.running.plan import PlanCost, print_plan
+from tokscore.cli.running.cost import plan_cost
+from tokscore.cli.running.plan import print_plan
 from tokscore.cli.running.runs import note_outcome, note_windows, open_conversations, use_scratch
 from tokscore.cli.stats import print_stats
 from tokscore.dataset.choices import Executor, OnError
@@ -21,9 +21,7 @@ from tokscore.rendering.attribution.settings import RenderSettings
 from tokscore.scoring.engines.settings import EngineSettings
 
 if TYPE_CHECKING:
-    from tokscore.dataset.manifest import Manifest
-    from tokscore.rendering.plan_size import PlanSize
-    from tokscore.scoring import EngineSpec, ScoreSummary, Shard
+    from tokscore.scoring import ScoreSummary
 
 # Tokens a second; behind them, times are no numbers.
 _LEAST_RATE, _MOST_RATE = 1e-3, 1e12
@@ -90,6 +88,13 @@ def logprobs(
             "--tokens-per-s", metavar="N", min=0, help="Rate that --dry-run takes for its estimate."
         ),
     ] = None,
+    probe: Annotated[
+        bool,
+        options.option(
+            "--probe",
+            help="Have --dry-run start the engine and measure its rate on a little of the input.",
+        ),
+    ] = False,
 ) -> None:
     """Score every token of conversations, or of a token dataset, with a model.
 
@@ -105,6 +110,7 @@ def logprobs(
     from tokscore.scoring.listed_ids import ListedIds
     from tokscore.scoring.run import score as run_score
     from tokscore.scoring.run import score_manifest
+    from tokscore.scoring.score_work import ScoreWork
     from tokscore.scoring.selection import default_selection
     from tokscore.scoring.shards import WHOLE
 
@@ -115,6 +121,8 @@ def logprobs(
         raise UsageError(
             f"`tokens_per_s` is {tokens_per_s:g}; expected between {_LEAST_RATE:g} and {_MOST_RATE:g}."
         )
+    if probe and (not dry_run or tokens_per_s is not None):
+        raise UsageError("`probe` measures the rate for `dry_run`; expected it there, and no `tokens_per_s`.")
     asked = None if score is None else parse_selection(score)
     job = WHOLE if shard is None else parse_shard(shard)
     use_scratch(scratch)
@@ -127,14 +135,13 @@ def logprobs(
     listed = None if at is None else ListedIds(at)
     manifest = score_manifest(source, spec, selection, max_length, listed)
     if dry_run:
+        work = ScoreWork(source, out or Path(), manifest, spec, selection, max_length, on_error, listed)
         print_plan(
             source,
             form,
             exact=exact_plan,
             on_error=on_error,
-            cost=lambda size: _cost(
-                out, manifest, spec, job, size, tokens_per_s, n_given=0 if listed is None else listed.width
-            ),
+            cost=lambda size: plan_cost(work, out, job, size, tokens_per_s, probes=probe),
         )
         return
     assert out is not None
@@ -215,48 +222,4 @@ def _note_summary(summary: ScoreSummary) -> None:
     note(
         f"{summary.load_s:.1f} s to load the engine, {summary.other_s:.1f} s outside it, "
         f"of which {summary.write_s:.1f} s writing."
-    )
-
-
-def _cost(
-    out: Path | None,
-    manifest: Manifest,
-    spec: EngineSpec,
-    shard: Shard,
-    size: PlanSize,
-    tokens_per_s: float | None,
-    *,
-    n_given: int,
-) -> PlanCost:
-    """Cost of the parts that are left, which are taken to be of equal size."""
-    from tokscore.dataset.errors import InputError
-    from tokscore.dataset.manifest import read_manifest
-    from tokscore.dataset.resuming import finished_parts
-    from tokscore.scoring.engines.settings import Sharing
-    from tokscore.scoring.estimates import estimate_run
-    from tokscore.scoring.sharing.segments import TokenCounts
-
-    finished = set[int]()
-    shares = spec.settings.sharing is Sharing.AUTO
-    with suppress(InputError):  # nothing is there yet
-        if out is not None and (found := read_manifest(out)).plan_hash == manifest.plan_hash:
-            finished = finished_parts(out, manifest)
-            # What an engine said that cannot share with this model.
-            shares &= not str((found.engine_details or {}).get("sharing", "")).startswith("no")
-    top_k = manifest.settings["top_k"]
-    assert isinstance(top_k, int)
-    estimate = estimate_run(out or Path(), finished, top_k=top_k, n_given=n_given, tokens_per_s=tokens_per_s)
-    n_open = sum(shard.owns(part.index) and part.index not in finished for part in manifest.parts)
-    n_tokens = round(size.n_logical_tokens * n_open / len(manifest.parts))
-    counts = TokenCounts(size.n_logical_tokens, size.n_whole_tokens, size.n_unique_tokens)
-    n_once = counts.n_unique if shares and counts.are_worth_sharing else counts.n_whole
-    n_to_compute = round(n_once * n_open / len(manifest.parts))
-    return PlanCost(
-        n_open,
-        n_tokens,
-        n_to_compute,
-        estimate.size_bytes(n_tokens),
-        estimate.is_measured,
-        estimate.tokens_per_s,
-        estimate.elapsed_s(n_to_compute),
     )

@@ -52,12 +52,12 @@ def plan_size(source: TokenSource, *, exact: bool = False) -> PlanSize:
         source: Planned conversations, or a token dataset.
         exact: Read everything; otherwise the first records of up to eight parts stand for the rest.
     """
-    parts = source.parts if exact else _sample(source.parts)
+    parts = source.parts if exact else sampled_parts(source.parts)
     n_sequences = n_logical = n_whole = n_unique = n_records = 0
     failures: list[FailedConversation] = []
     is_whole = len(parts) == len(source.parts)
     for part in parts:
-        taken, is_read = _beginning(source.read(part), math.inf if exact else SAMPLED_SEQUENCES)
+        taken, is_read = beginning(source.read(part), math.inf if exact else SAMPLED_SEQUENCES)
         is_whole &= is_read
         sequences = [item.tokens.token_ids for item in taken if isinstance(item, RenderedConversation)]
         shared = share(sequences)
@@ -66,7 +66,7 @@ def plan_size(source: TokenSource, *, exact: bool = False) -> PlanSize:
         n_whole += shared.n_whole
         n_unique += shared.n_unique
         failures += [item for item in taken if isinstance(item, FailedConversation)]
-        n_records += len({_conversation_id(item) for item in taken})
+        n_records += len({conversation_id(item) for item in taken})
     factor = 1.0 if is_whole else source.n_conversations / max(n_records, 1)
     return PlanSize(
         n_conversations=source.n_conversations,
@@ -81,24 +81,25 @@ def plan_size(source: TokenSource, *, exact: bool = False) -> PlanSize:
     )
 
 
-def _sample(parts: Sequence[Part]) -> Sequence[Part]:
+def sampled_parts(parts: Sequence[Part]) -> Sequence[Part]:
+    """Some of the parts, from all over the plan; all where they are few."""
     if len(parts) <= SAMPLED_PARTS:
         return parts
     return [parts[i * len(parts) // SAMPLED_PARTS] for i in range(SAMPLED_PARTS)]
 
 
-def _beginning(
+def beginning(
     items: Iterable[RenderedConversation | FailedConversation], n_wanted: float
 ) -> tuple[list[RenderedConversation | FailedConversation], bool]:
     """At least so many items with all branches of their records, and whether there are no others."""
     taken: list[RenderedConversation | FailedConversation] = []
     for item in items:
-        if len(taken) >= n_wanted and _conversation_id(item) != _conversation_id(taken[-1]):
+        if len(taken) >= n_wanted and conversation_id(item) != conversation_id(taken[-1]):
             return taken, False
         taken.append(item)
     return taken, True
 
 
-def _conversation_id(item: RenderedConversation | FailedConversation) -> str:
+def conversation_id(item: RenderedConversation | FailedConversation) -> str:
     """The same for all branches of a record."""
     return item.conversation_id if isinstance(item, FailedConversation) else item.row.conversation_id

@@ -12,6 +12,8 @@ from tokscore.dataset.schema import SCORES, DatasetKind
 from tokscore.dataset.table_files import TableFile
 from tokscore.scoring.columns import GIVEN
 
+# Finished parts that are looked at.
+SAMPLED_PARTS = 64
 # Key of the Parquet metadata of a part; the engine's rate while it was written.
 RATE_KEY = "tokscore.tokens_per_s"
 
@@ -42,7 +44,7 @@ class RunEstimate(NamedTuple):
 def estimate_run(
     out: Path, finished: set[int], *, top_k: int, n_given: int = 0, tokens_per_s: float | None = None
 ) -> RunEstimate:
-    """From the finished parts in `out`, where there are some, otherwise from the schema.
+    """From finished parts in `out`, where there are some, otherwise from the schema.
 
     Args:
         out: The dataset.
@@ -53,7 +55,8 @@ def estimate_run(
     """
     n_rows = n_bytes = 0
     rates: list[float] = []
-    for part in sorted(finished):
+    parts = sorted(finished)
+    for part in parts[:: -(-len(parts) // SAMPLED_PARTS) or 1]:
         path = out / DatasetKind.SCORES.value / part_name(part)
         with TableFile(path, DatasetKind.SCORES) as file:
             found = file.metadata

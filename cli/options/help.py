@@ -75,6 +75,7 @@ GROUPS: dict[str, frozenset[str]] = {
             "dry_run",
             "exact_plan",
             "tokens_per_s",
+            "probe",
             "explain",
             "scratch",
             "help",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from tokscore.cli.printing.console import note
@@ -28,6 +29,9 @@ class PlanCost(NamedTuple):
         is_measured: The bytes are those of finished parts; otherwise an upper limit.
         tokens_per_s: The engine's rate; None where nobody knows.
         elapsed_s: Seconds in the engine, likewise.
+        load_s: Seconds until an engine is ready, where that was measured.
+        elapsed_s_on: Seconds until all is done, by the number of replicas that take parts as they get free,
+            starting included where it was measured; empty without a rate.
     """
 
     n_parts_open: int
@@ -37,6 +41,8 @@ class PlanCost(NamedTuple):
     is_measured: bool
     tokens_per_s: float | None
     elapsed_s: float | None
+    load_s: float | None
+    elapsed_s_on: Mapping[int, float]
 
 
 def print_plan(
@@ -62,11 +68,12 @@ def print_plan(
     from tokscore.rendering.plan_size import plan_size
 
     size = plan_size(source, exact=exact)
+    n_parts = Counter(part.file for part in source.parts)
     rows: list[dict[str, str | int | float | bool | None]] = [
         {
             "input": file.name,
             "size_bytes": file.size_bytes,
-            "n_parts": sum(part.file == i for part in source.parts),
+            "n_parts": n_parts[i],
         }
         for i, file in enumerate(source.inputs)
     ]
@@ -108,6 +115,11 @@ def _note_cost(cost: PlanCost) -> None:
         f"{cost.n_tokens_to_compute:,}; {limit} {size_in_words(cost.output_bytes)} of scores."
     )
     if cost.elapsed_s is None:
-        note("no time can be told before a part is done; --tokens-per-s N assumes a rate.")
+        note(
+            "no time can be told before a part is done; --probe measures a rate, --tokens-per-s N assumes it."
+        )
     else:
         note(f"about {duration(cost.elapsed_s)} in the engine at {cost.tokens_per_s:,.0f} tokens/s.")
+        times = [f"{duration(seconds)} on {n}" for n, seconds in cost.elapsed_s_on.items()]
+        starting = "" if cost.load_s is None else f", {duration(cost.load_s)} to start each included"
+        note(f"with replicas that each have that rate: {', '.join(times)}{starting}.")

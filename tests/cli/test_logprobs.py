@@ -122,6 +122,8 @@ def test_a_plan_without_parts_takes_the_bytes_from_the_schema(
     assert plan["n_unique_tokens"] < plan["n_whole_tokens"] < plan["n_logical_tokens"]
     assert plan["n_tokens_to_compute"] == plan["n_unique_tokens"]
     assert plan["elapsed_s"] == plan["n_unique_tokens"] / 8
+    assert plan["elapsed_s_on"] == {"1": plan["elapsed_s"], "8": plan["elapsed_s"], "64": plan["elapsed_s"]}
+    assert plan["load_s"] is None
     apart = json.loads(logprobs(*given, "--sharing", "off", "--format", "json", "--tokens-per-s", "8").stdout)
     assert apart["elapsed_s"] == plan["n_whole_tokens"] / 8
     assert "no time can be told before a part is done" in logprobs(*given).stderr
@@ -131,6 +133,29 @@ def test_a_plan_without_parts_takes_the_bytes_from_the_schema(
     refused = logprobs(*given[:3]).exception
     assert isinstance(refused, UsageError)
     assert str(refused).startswith("there is nowhere to write: give -o DIR")
+
+
+def test_a_probe_measures_the_rate_and_the_bytes_and_leaves_nothing(
+    tiny_model: Path, write_jsonl: Write, tmp_path: Path
+) -> None:
+    records = write_jsonl(*({**RECORDS[1], "id": f"r{i}"} for i in range(4)))
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    given = (records, "-m", tiny_model, "-o", tmp_path / "out", "--engine", "transformers", "--dry-run")
+    probed = logprobs(*given, "--probe", "--scratch", scratch, "--format", "json")
+    assert probed.exit_code == 0, probed.exception
+    plan = json.loads(probed.stdout)
+    assert plan["tokens_per_s"] > 0
+    assert plan["load_s"] > 0
+    assert plan["is_measured"]
+    assert plan["elapsed_s"] == pytest.approx(plan["n_tokens_to_compute"] / plan["tokens_per_s"])
+    assert plan["elapsed_s_on"]["64"] == pytest.approx(plan["load_s"] + plan["elapsed_s"]), "one part"
+    assert not (tmp_path / "out").exists()
+    assert [*scratch.iterdir()] == []
+    said = logprobs(*given, "--tokens-per-s", "8").stderr
+    assert "with replicas that each have that rate: " in said
+    refused = logprobs(*given, "--probe", "--tokens-per-s", "8").exception
+    assert isinstance(refused, UsageError)
 
 
 @pytest.mark.parametrize(
