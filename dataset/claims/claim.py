@@ -15,6 +15,7 @@ from tokscore.dataset.claims.files import ClaimFiles
 
 _CLAIM = re.compile(r"part-([0-9]{5,9})\.([0-9]{1,6})\.json")
 _FAILED = re.compile(r"part-([0-9]{5,9})\.failed\.json")
+_EITHER = re.compile(r"part-([0-9]{5,9})\.(?:[0-9]{1,6}|(failed))\.json")
 # Seconds without a heartbeat before others take a part.
 LEASE_S = 60.0
 
@@ -33,6 +34,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         started: When it was claimed, seconds since 1970 by its own clock.
         heartbeat: When its owner last said that it works, likewise.
         lease_s: Seconds without a heartbeat after which others may take the part.
+        n_ends: Processes that had the part before, and ended while their host went on.
         n_tokens: Tokens of the part done so far.
         n_tokens_before: Tokens of parts that this process finished before.
         n_parts_before: Their number.
@@ -49,6 +51,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     started: float
     heartbeat: float
     lease_s: float
+    n_ends: int = 0
     n_tokens: int = 0
     n_tokens_before: int = 0
     n_parts_before: int = 0
@@ -97,22 +100,41 @@ def read_claims(root: Path) -> FoundClaims:
     return read_from(ClaimFiles(root / CLAIMS))
 
 
-def claimed_parts(files: ClaimFiles) -> set[int]:
-    """Parts with a claim, from the names of files alone; their owners may have ended meanwhile."""
-    return {int(found[1]) for name in files.names() if (found := _CLAIM.fullmatch(name))}
+class NamedParts(NamedTuple):
+    """Parts by the names of files in claims/ alone.
+
+    Attributes:
+        claimed: With a claim; their owners may have ended meanwhile.
+        failed: That were set aside.
+    """
+
+    claimed: set[int]
+    failed: set[int]
+
+
+def named_parts(files: ClaimFiles) -> NamedParts:
+    """Parts with a claim and parts that were set aside, from one listing."""
+    named = NamedParts(set(), set())
+    for name in files.names():
+        if found := _EITHER.fullmatch(name):
+            (named.claimed if found[2] is None else named.failed).add(int(found[1]))
+    return named
 
 
 def read_from(files: ClaimFiles, parts: Iterable[int] | None = None) -> FoundClaims:
     """The claims in a folder, of some parts or of all."""
     wanted = None if parts is None else {*parts}
+    names = files.names()
+    if wanted is not None:
+        begins = tuple(f"part-{part:05d}." for part in wanted)
+        names = [name for name in names if name.startswith(begins)]
     latest: dict[int, int] = {}
     failed: dict[int, FailedPart] = {}
-    for name in files.names():
+    for name in names:
         if found := _CLAIM.fullmatch(name):
             part, attempt = map(int, found.groups())
-            if wanted is None or part in wanted:
-                latest[part] = max(latest.get(part, 0), attempt)
-        elif (found := _FAILED.fullmatch(name)) and (wanted is None or int(found[1]) in wanted):
+            latest[part] = max(latest.get(part, 0), attempt)
+        elif found := _FAILED.fullmatch(name):
             content = files.read(name)
             if content is not None:
                 failed[int(found[1])] = _failed(int(found[1]), content)

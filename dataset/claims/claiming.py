@@ -13,21 +13,20 @@ from typing import NamedTuple
 
 import msgspec
 
-from tokscore.dataset.claims.claim import (
-    LEASE_S,
-    Claim,
-    FailedPart,
-    FoundClaims,
-    claimed_parts,
-    read_from,
-)
+from tokscore.dataset.claims.claim import LEASE_S, Claim, FailedPart, FoundClaims, named_parts, read_from
 from tokscore.dataset.claims.commit import CLAIMS, finished_names
 from tokscore.dataset.claims.files import ClaimFiles
 from tokscore.dataset.claims.processes import is_running, start_of, this_host
 
 HEARTBEATS_A_LEASE = 6
-# Processes that may end with a part in hand before it is set aside.
+# Processes that may end with a part in hand, while their host goes on, before it is set aside.
 MAX_ATTEMPTS = 5
+# The same, with those that fell silent on other hosts. Most of these were taken away with their node, which
+# says nothing about the part; but one that takes nodes with it has to end, too.
+MAX_LOST = 20
+# Owners that a process looks for at once, chosen by chance: where every process looks for all, the files that
+# are read grow with the square of their number.
+OWNERS_A_LOOK = 64
 # Between looks for parts whose owner has ended.
 WAIT_S = 2.0
 
@@ -71,13 +70,13 @@ class Claims:
         if part in found.failed:
             return False
         before = found.claims.get(part)
-        attempt = 1
+        attempt, n_ends = 1, 0
         if before is not None:
             if not self.has_ended(before):
                 return False
-            attempt = before.attempt + 1
-            if attempt > MAX_ATTEMPTS:
-                self.give_up(part, f"{MAX_ATTEMPTS} processes ended while they worked on it")
+            attempt, n_ends = before.attempt + 1, before.n_ends + (before.namespace == this_host())
+            if n_ends >= MAX_ATTEMPTS or attempt > MAX_LOST:
+                self.give_up(part, f"{before.attempt} processes ended while they worked on it")
                 self._files.delete(before.name)
                 return False
         now = time.time()
@@ -93,6 +92,7 @@ class Claims:
             started=now,
             heartbeat=now,
             lease_s=self.lease_s,
+            n_ends=n_ends,
             n_tokens_before=self._n_tokens,
             n_parts_before=self._n_parts,
             replica_started=self._started,
@@ -177,17 +177,24 @@ class Claims:
         open_parts = [*wanted]
         while open_parts:
             done = finished_names(self._root, self._table, open_parts)
-            found = self.found()
-            left = [part for part in open_parts if part not in done and part not in found.failed]
-            busy = {part for part in left if part in found.claims and not self.has_ended(found.claims[part])}
+            named = named_parts(self._files)
+            left = [part for part in open_parts if part not in done and part not in named.failed]
+            claimed = [part for part in left if part in named.claimed]
+            looked_at = chance.sample(claimed, min(len(claimed), OWNERS_A_LOOK))
+            busy = {*claimed}.difference(self._without_owner(looked_at))
             free = [part for part in left if part not in busy]
             if not free and (not others or not busy):
                 return
-            lost = {part for part in free if part in found.claims}
-            yield from self._taken(free, lost, n_others=len(found.claims), chance=chance)
+            lost = named.claimed.intersection(free)
+            yield from self._taken(free, lost, n_others=len(named.claimed), chance=chance)
             if not free:
                 time.sleep(WAIT_S)
             open_parts = left
+
+    def _without_owner(self, claimed: Collection[int]) -> set[int]:
+        """Those of some parts whose owner has let go of them or has ended."""
+        claims = read_from(self._files, claimed).claims if claimed else {}
+        return {part for part in claimed if part not in claims or self.has_ended(claims[part])}
 
     def _taken(
         self, free: list[int], lost: Collection[int], *, n_others: int, chance: Random
@@ -214,7 +221,7 @@ class Claims:
                 yield part
                 assert self.held is None, "a part is released before the next is taken"
                 # Time has passed.
-                claimed = claimed_parts(self._files).difference(lost)
+                claimed = named_parts(self._files).claimed.difference(lost)
             else:
                 n_missed += 1
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
-from tokscore.dataset.claims.files import ClaimFiles
+from tokscore.dataset.claims.files import ClaimFiles, list_names
 from tokscore.dataset.claims.processes import is_running, this_host
 from tokscore.dataset.stores.path import is_store
 
@@ -36,7 +36,7 @@ def finished_names(root: Path, table: str, parts: Collection[int]) -> set[int]:
     if len(parts) == 1:
         return {part for part in parts if (folder / part_name(part)).exists()}
     try:
-        names = {path.name for path in folder.iterdir()}
+        names = {*list_names(folder)}
     except FileNotFoundError:
         return set()
     return {part for part in parts if part_name(part) in names}

@@ -11,6 +11,17 @@ from tokscore.dataset.stores.path import StorePath, is_store
 from tokscore.dataset.stores.upload import create
 
 
+def list_names(folder: Path) -> list[str]:
+    """Names of all files of a folder, without an object for each where there may be very many.
+
+    Raises:
+        FileNotFoundError: There is no such folder.
+    """
+    if is_store(folder):
+        return [path.name for path in folder.iterdir()]
+    return os.listdir(folder)  # noqa: PTH208  # names are all that is wanted
+
+
 class ClaimFiles:
     """Small files of one folder of the file system, or of a store that makes a file on a condition.
 
@@ -24,7 +35,7 @@ class ClaimFiles:
     def names(self) -> list[str]:
         """Names of all files, in any order; none where there is no folder."""
         with suppress(FileNotFoundError):
-            return [path.name for path in self.folder.iterdir()]
+            return list_names(self.folder)
         return []
 
     def read(self, name: str) -> bytes | None:

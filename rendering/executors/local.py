@@ -78,6 +78,7 @@ class LocalReplicas:
     totals: Totals = field(default_factory=Totals)
     _queue: Queue[tuple[_Running, object]] = field(default_factory=Queue)
     _running: list[_Running] = field(default_factory=list)
+    _n_working: int = 0
     _n_ends: int = 0
     _next_watch_s: float = 0.0
 
@@ -134,10 +135,10 @@ class LocalReplicas:
         match message:
             case Done(_part, outcome):
                 self._n_ends = 0
-                running.n_tokens = 0
+                self._works_on(running, 0)
                 self.totals.add(outcome)
             case Working(n_tokens):
-                running.n_tokens = n_tokens
+                self._works_on(running, n_tokens)
                 self._watch_memory()
             case Told(line):
                 self.tell(line if len(self.orders) == 1 else f"replica {running.number}: {line}")
@@ -145,12 +146,17 @@ class LocalReplicas:
                 raise error
             case _Ended():
                 self._ended(running)
-        n_tokens = self.totals.count("n_tokens") + sum(each.n_tokens for each in self._running)
-        self.progress(self.totals.n_parts, n_tokens)
+        self.progress(self.totals.n_parts, self.totals.count("n_tokens") + self._n_working)
+
+    def _works_on(self, running: _Running, n_tokens: int) -> None:
+        """Count the tokens of the part that a replica has in hand."""
+        self._n_working += n_tokens - running.n_tokens
+        running.n_tokens = n_tokens
 
     def _ended(self, running: _Running) -> None:
         _kill(running.process)  # what its engine had started
-        running.is_over, running.n_tokens = True, 0
+        self._works_on(running, 0)
+        running.is_over = True
         code = running.process.returncode
         if code == 0:
             return

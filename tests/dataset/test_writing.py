@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -40,8 +42,9 @@ def test_only_files_of_ended_processes_that_can_be_seen_are_removed(tmp_path: Pa
     assert {*tmp_path.iterdir()} == {in_container, own}
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT], ids=["disk", "quota"])
 def test_what_fails_while_rows_are_written_ends_the_part_without_a_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     manifest = Manifest(
         kind=DatasetKind.SCORES,
@@ -65,11 +68,11 @@ def test_what_fails_while_rows_are_written_ends_the_part_without_a_trace(
     monkeypatch.setattr("tokscore.dataset.writing.ROW_GROUP_ROWS", 3)
 
     def full(_rows: object) -> dict[str, pa.ChunkedArray]:
-        raise OSError(28, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     with PartWriter(tmp_path, manifest, 0, full) as writer:
         writer.add(conversation)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match=re.escape(os.strerror(number))):
             writer.add(conversation)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.dataset.claims.two_writers import write
 from tokscore.dataset.claims.claim import CLAIMS, LEASE_S, Claim, read_claims
-from tokscore.dataset.claims.claiming import MAX_ATTEMPTS, Claims, clear
+from tokscore.dataset.claims.claiming import MAX_ATTEMPTS, MAX_LOST, OWNERS_A_LOOK, Claims, clear
 
 CLAIMING = """
 import sys
@@ -170,6 +170,66 @@ def test_a_claim_that_is_cut_keeps_others_for_a_lease(
     one.release()
     clear(tmp_path, {0, 1})
     assert one.take(1)
+
+
+def lost(holder: Claims, root: Path, now: list[float]) -> None:
+    """The host of a claim goes away, and its lease ends."""
+    assert holder.held is not None
+    of_another_host(holder.held, root)
+    assert not holder.take(0)
+    now[0] += holder.lease_s + 1
+
+
+def test_processes_that_went_with_their_host_count_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that is taken away again and again says nothing about the part; one that ends them all does."""
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    one = claims(tmp_path)
+    assert one.take(0)
+    for _ in range(MAX_LOST - 1):
+        lost(one, tmp_path, now)
+        assert one.take(0)
+    lost(one, tmp_path, now)
+    assert not one.take(0)
+    assert f"{MAX_LOST} processes ended" in read_claims(tmp_path).failed[0].reason
+
+
+def test_ends_on_this_host_are_counted_between_losses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    one = claims(tmp_path)
+    for _ in range(MAX_ATTEMPTS):
+        assert one.take(0)
+        lost(one, tmp_path, now)
+        assert one.take(0)
+        assert one.held is not None
+        ended = msgspec.structs.replace(one.held, pid=2**22 + 1)
+        (tmp_path / CLAIMS / ended.name).write_bytes(msgspec.json.encode(ended))
+    assert not one.take(0)
+    assert f"{2 * MAX_ATTEMPTS} processes ended" in read_claims(tmp_path).failed[0].reason
+
+
+def test_parts_of_very_many_processes_that_ended_are_all_taken(tmp_path: Path) -> None:
+    """More than a process looks at once."""
+    n_parts = 2 * OWNERS_A_LOOK + 3
+    (tmp_path / "tokens").mkdir()
+    mine = claims(tmp_path)
+    for part in range(1, n_parts):
+        assert mine.take(part)
+        assert mine.held is not None
+        ended = msgspec.structs.replace(mine.held, pid=2**22 + 1)
+        (tmp_path / CLAIMS / ended.name).write_bytes(msgspec.json.encode(ended))
+    mine.held = None
+    done = []
+    for part in mine.parts(range(n_parts)):
+        done.append(part)
+        (tmp_path / "tokens" / f"part-{part:05d}.parquet").touch()
+        mine.release(1)
+    assert sorted(done) == [*range(n_parts)]
 
 
 def test_the_next_run_tries_parts_that_failed(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ from tokscore.rendering.run import render as render_files
 
 ROOT = Path(__file__).parents[3]
 N_PARTS = 12
+# Between SIGTERM and SIGKILL; Kubernetes and Slurm give 30 s where nobody asks for more.
+CLUSTER_GRACE_S = 30
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +147,26 @@ def test_a_killed_driver_leaves_nothing_behind_and_the_next_run_finishes(
     render(str(tiny_model), str(lines), out, Execution(replicas=2))
     assert contents(out) == undisturbed
     assert before.items() <= undisturbed.items()
+
+
+def test_a_driver_that_is_told_to_end_keeps_whole_parts_and_lets_go_of_the_others(
+    tiny_model: Path, lines: Path, tmp_path: Path, undisturbed: dict[str, bytes]
+) -> None:
+    """SIGTERM, some time before what cannot be caught, as schedulers of clusters send it."""
+    out = tmp_path / "out"
+    run = subprocess.Popen(driver(tiny_model, lines, out), cwd=ROOT)
+    while n_done(out) < 2:
+        assert run.poll() is None
+        time.sleep(0.01)
+    run.send_signal(signal.SIGTERM)
+    assert run.wait(timeout=CLUSTER_GRACE_S) == 143
+    assert 2 <= n_done(out) < N_PARTS
+    assert not read_claims(out).claims, "others would have to wait for them"
+    assert not [*out.rglob(".*.tmp")]
+    before = {name: content for name, content in contents(out).items() if name.startswith("tokens/part")}
+    assert before.items() <= undisturbed.items()
+    render(str(tiny_model), str(lines), out, HERE)
+    assert contents(out) == undisturbed
 
 
 def test_two_runs_of_one_output_share_its_parts_and_the_second_says_so(

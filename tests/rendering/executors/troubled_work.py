@@ -101,5 +101,8 @@ def render(model: str, lines: str, out: Path, execution: Execution, **told: Call
 
 def main() -> None:
     """Be a driver that can be killed; arguments: model, input, output and executor."""
+    from tokscore.cli.interrupts import unwind
+
+    unwind()  # as the command does
     execution = TroubledExecution(executor=Executor(sys.argv[4]), replicas=2)
     render(sys.argv[1], sys.argv[2], Path(sys.argv[3]), execution)
