@@ -153,7 +153,8 @@ def logprobs(
     identity = spec.identity
     note(f"scoring with {identity.name}: {identity.engine} ({identity.engine_version}), {identity.dtype}")
     try:
-        is_whole = job == WHOLE and not finished_parts(out, manifest)
+        # Of a token dataset, conversations are counted in all of its parts.
+        is_whole = chosen.is_here and job == WHOLE and not finished_parts(out, manifest)
         n_parts = sum(job.owns(part.index) for part in manifest.parts)
         label = ("reading", source.n_conversations if is_whole else None, "conversations")
         with ProgressLine(*label if chosen.is_here else ("scoring", n_parts, "parts")) as line:

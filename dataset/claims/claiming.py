@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from random import Random
 from threading import Lock
@@ -163,7 +164,7 @@ class Claims:
         """The claims of all processes."""
         return read_from(self._files)
 
-    def parts(self, wanted: Iterable[int], *, others: bool = True, seed: int | None = None) -> Iterator[int]:
+    def parts(self, wanted: Sequence[int], *, others: bool = True, seed: int | None = None) -> Iterator[int]:
         """Claimed parts, one after the other; each is to be released before the next is asked for.
 
         Those that others hold are looked at again at the end, until they are done or their owner has ended.
@@ -174,22 +175,23 @@ class Claims:
             seed: For the choice among the next parts where several processes ask at once.
         """
         chance = Random(os.getpid() if seed is None else seed)  # noqa: S311
-        open_parts = [*wanted]
-        while open_parts:
-            done = finished_names(self._root, self._table, open_parts)
+        left = wanted
+        while left:
+            done = finished_names(self._root, self._table, left)
             named = named_parts(self._files)
-            left = [part for part in open_parts if part not in done and part not in named.failed]
+            gone = done | named.failed
+            left = [part for part in left if part not in gone] if gone else left
             claimed = [part for part in left if part in named.claimed]
             looked_at = chance.sample(claimed, min(len(claimed), OWNERS_A_LOOK))
             busy = {*claimed}.difference(self._without_owner(looked_at))
-            free = [part for part in left if part not in busy]
-            if not free and (not others or not busy):
+            has_free = len(busy) < len(left)
+            if not has_free and (not others or not busy):
                 return
-            lost = named.claimed.intersection(free)
+            lost = {*claimed} - busy
+            free = (part for part in left if part not in busy)
             yield from self._taken(free, lost, n_others=len(named.claimed), chance=chance)
-            if not free:
+            if not has_free:
                 time.sleep(WAIT_S)
-            open_parts = left
 
     def _without_owner(self, claimed: Collection[int]) -> set[int]:
         """Those of some parts whose owner has let go of them or has ended."""
@@ -197,7 +199,7 @@ class Claims:
         return {part for part in claimed if part not in claims or self.has_ended(claims[part])}
 
     def _taken(
-        self, free: list[int], lost: Collection[int], *, n_others: int, chance: Random
+        self, free: Iterator[int], lost: Collection[int], *, n_others: int, chance: Random
     ) -> Iterator[int]:
         """Those of the parts that this process gets, before the listing is too old to go on with it.
 
@@ -207,13 +209,16 @@ class Claims:
             n_others: Processes that work on parts.
             chance: Chooses.
         """
-        free = free[::-1]
+        # Processes that ask at once do not all ask for the same.
+        n_window = 1 + 2 * n_others
+        window: list[int] = []
         n_missed = 0
         claimed: set[int] = set()
-        while free and n_missed <= n_others:
-            # Processes that ask at once do not all ask for the same.
-            window = min(len(free), 1 + 2 * n_others)
-            part = free.pop(-1 - chance.randrange(window))
+        while n_missed <= n_others:
+            window += islice(free, n_window - len(window))
+            if not window:
+                return
+            part = window.pop(chance.randrange(len(window)))
             if part in claimed:
                 continue
             if self.take(part):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from tokscore.dataset.stores.path import is_store
 
 CLAIMS = "claims"
 LOCK = f"{CLAIMS}/lock"
+_PART = re.compile(r"part-([0-9]{5}|[1-9][0-9]{5,8})\.parquet")
 # Seconds after which the right to put a part in place is taken from a process that does not let go of it: its
 # uploads are sent already, and completing them takes a few calls. And between looks.
 STORE_LEASE_S = 60.0
@@ -36,10 +38,11 @@ def finished_names(root: Path, table: str, parts: Collection[int]) -> set[int]:
     if len(parts) == 1:
         return {part for part in parts if (folder / part_name(part)).exists()}
     try:
-        names = {*list_names(folder)}
+        names = list_names(folder)
     except FileNotFoundError:
         return set()
-    return {part for part in parts if part_name(part) in names}
+    found = {int(match[1]) for name in names if (match := _PART.fullmatch(name))}
+    return found.intersection(parts)
 
 
 @contextmanager

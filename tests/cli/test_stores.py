@@ -286,15 +286,16 @@ def test_a_part_is_there_when_its_last_upload_is_complete(
     assert run("verify", "s3://bucket/tokens").exit_code == 0
 
 
+@pytest.mark.parametrize("away_s", [2.0, pytest.param(30.0, marks=pytest.mark.slow)])
 def test_a_part_is_written_after_the_network_was_away(
-    store: StoreServer, conversation: dict[str, object], tiny_model: Path, tmp_path: Path
+    store: StoreServer, conversation: dict[str, object], tiny_model: Path, tmp_path: Path, away_s: float
 ) -> None:
     path = rendered(tmp_path, tiny_model, conversation)
     gone: list[object] = []
 
     def goes(method: str, name: str) -> bool:
         if "partNumber" in name and not gone:
-            gone.append(store.away(2.0))
+            gone.append(store.away(away_s))
             gone[0].__enter__()  # type: ignore[attr-defined]
         return False
 
