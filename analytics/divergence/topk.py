@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,7 +150,7 @@ def checked_ids(ids: IntArray, side: str) -> NDArray[np.int32]:
     return np.ascontiguousarray(array, np.int32)
 
 
-def unit_of(logprobs: LogprobArray, side: str) -> float:
+def unit_of(logprobs: NDArray[Any], side: str) -> float:
     """Half the spacing at 1 of the dtype of logprobs; whole numbers such as 0 and -800 count as float64.
 
     Raises:
