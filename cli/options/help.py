@@ -90,9 +90,16 @@ _TYPE_OF_ARGUMENT = re.compile(r" <[^<>]*>$")
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose help shows its options in groups."""
+    """A command whose help shows its options in groups, and that runs without libraries it has no use for."""
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:  # Any: typer brings its own click
+    def invoke(self, ctx: Any) -> Any:  # Any: typer brings its own click
+        """Run the command."""
+        from tokscore.rendering.libraries import keep_pandas_out
+
+        keep_pandas_out()
+        return super().invoke(ctx)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # Any: as above
         """Write arguments, then one section a group."""
         sections: dict[str, list[tuple[str, str]]] = {
             "Arguments": [],

@@ -1,4 +1,4 @@
-"""Commands import what they need: no torch or polars to make tokens, no numba for a few rows."""
+"""Commands import what they need: no torch or polars to make tokens, no numba for a few rows, no pandas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import EXAMPLES
 
-HEAVY = ("torch", "vllm", "numba", "transformers", "polars")
+HEAVY = ("torch", "vllm", "numba", "transformers", "polars", "pandas")
 RUN = f"""
 import atexit, sys
 names = {HEAVY!r}
