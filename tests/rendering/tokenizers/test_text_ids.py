@@ -6,6 +6,7 @@ import json
 import pickle
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import CHATML
+from tests.rendering.attribution.answer_shapes import ANSWER_SHAPES
+from tests.rendering.attribution.reference import NOW
+from tests.rendering.families import Families
+from tests.rendering.published import published_templates
 from tokscore.dataset.manifest import read_manifest
 from tokscore.dataset.tokens import RenderedTokens
-from tokscore.rendering import ChatTokenizer, Conversation, InputError, Renderer, open_source
+from tokscore.rendering import (
+    ChatTokenizer,
+    Conversation,
+    ConversationError,
+    InputError,
+    Renderer,
+    open_source,
+)
 from tokscore.rendering.attribution.settings import Verify
 from tokscore.rendering.batches import render_many
 from tokscore.rendering.run import render_source
@@ -98,6 +110,30 @@ def test_ids_of_ten_megabytes_of_random_text_and_of_every_character_are_equal(
         characters = [form.format(chr(code)) for code in CODE_POINTS]
         blocks = ["".join(characters[i : i + 100]) for i in range(0, len(characters), 100)]
         assert differences(tokenizer, blocks) == []
+
+
+def printed(families: Families) -> list[str]:
+    """Texts of every shape of conversation by every published template at hand."""
+    texts: set[str] = set()
+    for published in published_templates(families):
+        tokenizer = published.tokenizer
+        tokenizer.template = published.source
+        renderer = Renderer(
+            tokenizer, template_kwargs=published.variables, verify=Verify.OFF, template_time=NOW
+        )
+        for conversation in ANSWER_SHAPES.values():
+            with suppress(ConversationError):
+                texts.add(renderer.render(conversation).text)
+    return sorted(texts)
+
+
+@pytest.mark.slow
+def test_ids_of_what_templates_print_are_equal(assets: Path, families: Families) -> None:
+    """With the special tokens of a tokenizer and with those of others, which are text to it."""
+    texts = printed(families)
+    assert len(texts) > 2_000
+    for name in NAMES:
+        assert differences(fast(assets, name), texts) == []
 
 
 def test_probes_are_the_same_in_every_call_and_are_text() -> None:
