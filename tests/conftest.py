@@ -262,6 +262,13 @@ def started_store() -> Iterator[StoreServer]:
     server.stop()
 
 
+@pytest.fixture(autouse=True)
+def _temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take back what --scratch changes in the process of a test."""
+    monkeypatch.setattr(tempfile, "tempdir", tempfile.gettempdir())
+    monkeypatch.setenv("TMPDIR", tempfile.gettempdir())
+
+
 @pytest.fixture
 def store(started_store: StoreServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreServer]:
     """The S3 server of the environment; `s3://bucket` is empty."""
@@ -271,9 +278,6 @@ def store(started_store: StoreServer, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    # What --scratch changes, in the process of the test.
-    monkeypatch.setattr(tempfile, "tempdir", tempfile.gettempdir())
-    monkeypatch.setenv("TMPDIR", tempfile.gettempdir())
     started_store.reset()
     yield started_store
     started_store.reset()

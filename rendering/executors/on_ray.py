@@ -6,12 +6,13 @@ import logging
 import os
 import pickle
 import signal
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tokscore.dataset.errors import EngineError, TokscoreError
+from tokscore.dataset.errors import EngineError, TokscoreError, foreign
 from tokscore.rendering.executors.devices import all_cores
 from tokscore.rendering.executors.replica import Events, Order, Replica
 from tokscore.rendering.executors.work import Totals
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 # Of Ray's object store on this machine; part numbers go through it, and counts.
 _STORE_BYTES = 100 << 20
+# Longest folder for temporary files under which the paths of Ray's sockets have the 107 bytes that they may.
+_LONGEST_TEMPORARY = 36
 _VARIABLES = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
 _PART, _REPORT = "part", "report"
 
@@ -150,10 +153,15 @@ def _connected(address: str | None, n_replicas: int | None) -> Iterator[Any]:  #
         "object_store_memory": _STORE_BYTES,
         "include_dashboard": False,
     }
+    if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_TEMPORARY and "RAY_TMPDIR" not in os.environ:
+        local["_temp_dir"] = f"/tmp/ray-{os.getuid()}"  # noqa: S108  each run has a folder in it
     for name in ("ray", "ray.data"):
         logging.getLogger(name).setLevel(logging.ERROR)
     handler = signal.getsignal(signal.SIGTERM)
-    ray.init(**({"address": address} if address else local), logging_level="error")
+    try:
+        ray.init(**({"address": address} if address else local), logging_level="error")
+    except (OSError, RuntimeError, ValueError) as error:
+        raise EngineError(f"Ray does not start here: {foreign(error).strip().splitlines()[0]}") from error
     if current_thread() is main_thread():
         signal.signal(signal.SIGTERM, handler)  # Ray has put its own in place
     context = ray.data.DataContext.get_current()

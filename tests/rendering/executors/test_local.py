@@ -290,7 +290,11 @@ def test_an_actor_of_ray_that_is_killed_is_started_again(
 ) -> None:
     pytest.importorskip("ray")
     out = tmp_path / "out"
-    run = subprocess.Popen(driver(tiny_model, lines, out, Executor.RAY), cwd=ROOT)
+    # As some clusters have it: longer than sockets can be.
+    temporary = tmp_path / ("long" * 20)
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    run = subprocess.Popen(driver(tiny_model, lines, out, Executor.RAY), cwd=ROOT, env=environment)
     while not (claims := read_claims(out).claims):
         assert run.poll() is None
         time.sleep(0.01)
