@@ -251,6 +251,7 @@ def diff(
             whole = compare_models.exact(
                 sides,
                 report,
+                engine=engine.engine,
                 on_error=on_error,
                 trust_remote_code=rendering.trust_remote_code,
                 noise_floor=noise_floor,

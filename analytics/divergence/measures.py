@@ -62,8 +62,8 @@ class Measure:
         is_gap: Whether it says how far the models are apart: then means have confidence limits, and it is 0
             of a model against itself.
         mean_over: The distribution that an interval takes its mean over.
-        is_exact: Whether `diff --exact` has it: as a field of this name of `scoring.exact.ExactTokens`, or
-            from `compute`, if that gives the value where both limits of its columns are values.
+        is_exact: Whether `diff --exact` has it: as a field of this name of `ExactTokens` in scoring/exact,
+            or from `compute`, if that gives the value where both limits of its columns are values.
         table: Where `diff` prints it; None for nowhere.
         alpha: Weight of the teacher; NaN where there is none yet.
     """

@@ -14,7 +14,7 @@ from tokscore.dataset.schema import COLUMNS, Column, DatasetKind
 
 if TYPE_CHECKING:
     from tokscore.analytics.divergence.topk import FloatArray
-    from tokscore.scoring.exact import ExactTokens
+    from tokscore.scoring.exact.divergences import ExactTokens
 
 # Columns of the teacher's dataset that say whose token it is.
 ATTRIBUTION = ("position", "token_id", "message_index", "role", "source", "is_content", "is_sampled")

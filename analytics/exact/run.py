@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokscore.analytics.divergence.topk import FloatArray
-    from tokscore.scoring.exact import ExactTokens
+    from tokscore.scoring.exact.divergences import ExactTokens
 
 CompareTokens = Callable[[Iterable[TokenSequence]], Iterator[tuple[int, "ExactTokens"]]]
-# Starts both models; they are not started where all parts are there.
-StartModels = Callable[[], AbstractContextManager[CompareTokens]]
+# Starts both models; they are not started where all parts are there. It is given all that they will compare,
+# in order and drawn as needed, since one model may run before the other.
+StartModels = Callable[[Iterable[TokenSequence]], AbstractContextManager[CompareTokens]]
 # Called with (tokens done, tokens in all, tokens that the models have run).
 Progress = Callable[[int, int, int], None]
 
@@ -50,6 +51,31 @@ class ExactPart(NamedTuple):
     pair: PairBatch
     rows: NDArray[np.int64]
     table: pa.Table
+
+
+class _Work(NamedTuple):
+    """What one part is made of.
+
+    Attributes:
+        part: Its number.
+        first: Conversations in the parts before.
+        pair: Its conversations.
+        rows: Of the tokens that both models scored.
+    """
+
+    part: int
+    first: int
+    pair: PairBatch
+    rows: NDArray[np.int64]
+
+    def sequences(self) -> Iterator[TokenSequence]:
+        """Those with such tokens; the key is the number of the conversation among all."""
+        is_wanted = np.zeros(int(self.pair.starts[-1]), np.bool_)
+        is_wanted[self.rows] = True
+        ids = self.pair.teacher["token_id"].to_numpy()
+        for index, (start, stop) in enumerate(pairwise(self.pair.starts)):
+            if is_wanted[start:stop].any():
+                yield TokenSequence(self.first + index, ids[start:stop], is_wanted[start + 1 : stop])
 
 
 class ExactRun:
@@ -101,13 +127,8 @@ class ExactRun:
             for dataset, side in ((self.teacher, "teacher"), (self.student, "student"))
         )
         self._start, self._without, self._progress = start, frozenset(without), progress
-        self._pairing = Pairing(
-            self.teacher,
-            self.student,
-            teacher_columns=[*dict.fromkeys(["logprob", *ATTRIBUTION, *columns])],
-            student_columns=["logprob"],
-            on_error=on_error,
-        )
+        self._columns, self._on_error = columns, on_error
+        self._pairing()
         self._n_done = self._n_run = 0
 
     def __iter__(self) -> Iterator[ExactPart]:
@@ -120,10 +141,8 @@ class ExactRun:
         """
         with ExitStack() as stack:
             compare: CompareTokens | None = None
-            for index, pair in enumerate(self._pairing.batches(self._part_tokens())):
-                left_out = [i for i, place in enumerate(pair.places) if place.key in self._without]
-                pair = pair.without(left_out) if left_out else pair
-                rows = _compared(pair)
+            for work in self._work():
+                index, _, pair, rows = work
                 if self.parts.has(index):
                     table = self.parts.read(index, pair, rows)
                     self._hold_all(pair, rows, table)
@@ -131,10 +150,34 @@ class ExactRun:
                 else:
                     if compare is None:
                         self._progress(self._n_done, self._total, 0)
-                        compare = stack.enter_context(self._start())
-                    table = self._measured(pair, rows, compare)
+                        compare = stack.enter_context(self._start(self._ahead()))
+                    table = self._measured(work, compare)
                     self.parts.write(index, table)
                 yield ExactPart(pair, rows, table)
+
+    def _pairing(self) -> Pairing:
+        return Pairing(
+            self.teacher,
+            self.student,
+            teacher_columns=[*dict.fromkeys(["logprob", *ATTRIBUTION, *self._columns])],
+            student_columns=["logprob"],
+            on_error=self._on_error,
+        )
+
+    def _work(self) -> Iterator[_Work]:
+        """All parts in order."""
+        first = 0
+        for index, pair in enumerate(self._pairing().batches(self._part_tokens())):
+            left_out = [i for i, place in enumerate(pair.places) if place.key in self._without]
+            pair = pair.without(left_out) if left_out else pair
+            yield _Work(index, first, pair, _compared(pair))
+            first += len(pair.places)
+
+    def _ahead(self) -> Iterator[TokenSequence]:
+        """The sequences of the parts that are not there, in order."""
+        for work in self._work():
+            if not self.parts.has(work.part):
+                yield from work.sequences()
 
     @property
     def _total(self) -> int:
@@ -148,22 +191,15 @@ class ExactRun:
         self._n_run += n_run
         self._progress(self._n_done, self._total, self._n_run)
 
-    def _measured(self, pair: PairBatch, rows: NDArray[np.int64], compare: CompareTokens) -> pa.Table:
+    def _measured(self, work: _Work, compare: CompareTokens) -> pa.Table:
+        pair, rows = work.pair, work.rows
         lengths = np.diff(pair.starts)
-        is_wanted = np.zeros(int(pair.starts[-1]), np.bool_)
-        is_wanted[rows] = True
-        ids = pair.teacher["token_id"].to_numpy()
         bounds = np.searchsorted(rows, pair.starts)
         wanted = np.flatnonzero(np.diff(bounds)).tolist()
-
-        def sequences() -> Iterator[TokenSequence]:
-            for index in wanted:
-                start, stop = pair.starts[index], pair.starts[index + 1]
-                yield TokenSequence(index, ids[start:stop], is_wanted[start + 1 : stop])
-
         self._add_done(int(lengths.sum() - lengths[wanted].sum()), 0)
         found: dict[int, ExactTokens] = {}
-        for index, values in compare(sequences()):
+        for key, values in compare(work.sequences()):
+            index = key - work.first
             found[index] = values
             # At once: what is wrong here is wrong in the rest.
             mine = rows[bounds[index] : bounds[index + 1]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -14,6 +14,7 @@ from tokscore.cli.printing.console import note
 from tokscore.cli.printing.progress import ProgressLine
 from tokscore.dataset.choices import OnError, SummaryForm
 from tokscore.rendering.attribution.settings import RenderSettings
+from tokscore.scoring.engines.registry import AUTO
 from tokscore.scoring.engines.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from tokscore.analytics.exact.report import ExactReport
     from tokscore.analytics.exact.run import CompareTokens
     from tokscore.dataset.manifest import Manifest
+    from tokscore.scoring.engines.contract import TokenSequence
     from tokscore.scoring.engines.spec import EngineSpec
+
+_COMPARING = "comparing over the whole vocabulary"
 
 On = Annotated[
     list[str] | None,
@@ -39,7 +43,8 @@ Engine = Annotated[
     Only(
         ("engine", "top_k", "dtype"),
         {
-            "engine": "With --on, what scores: as in logprobs.",
+            "engine": "With --on, what scores: as in logprobs. With --exact, vllm runs both models, one "
+            "after the other; else transformers does, both at once.",
             "top_k": "With --on, most likely ids to keep of each token.",
             "dtype": "With --on, type to compute in; auto is each model's own.",
         },
@@ -48,7 +53,9 @@ Engine = Annotated[
 Exact = Annotated[
     bool,
     shared.option(
-        "--exact", help="Add the values over the whole vocabulary, with both models run by transformers."
+        "--exact",
+        help="Add the values over the whole vocabulary, with both models run by transformers, or by vLLM "
+        "with --engine vllm.",
     ),
 ]
 Summary = Annotated[
@@ -238,6 +245,7 @@ def exact(
     sides: Sides,
     report: DiffReport,
     *,
+    engine: str = AUTO,
     on_error: OnError = OnError.FAIL,
     trust_remote_code: bool = False,
     noise_floor: Path | None = None,
@@ -247,6 +255,7 @@ def exact(
     Args:
         sides: Both datasets, and their models.
         report: Of the same datasets: its groups and alphas are taken, and what it skipped is left out.
+        engine: What scored: vllm runs both models here too, in the place of any other transformers does.
         on_error: What a conversation does whose tokens differ or are out of order.
         trust_remote_code: Whether code that comes with the models may run.
         noise_floor: JSON of `tokscore selfcheck`, where an engine differs by more than usual.
@@ -254,13 +263,14 @@ def exact(
     Raises:
         UsageError: A model is not known.
         InputError: A model is not the one that scored its dataset, or gives other logprobs.
-        EngineError: torch is not installed, or a model failed.
+        EngineError: The engine is not installed, or a model failed.
     """
     from tokscore.analytics.exact.columns import exact_schema
     from tokscore.analytics.exact.report import exact_report
     from tokscore.analytics.exact.run import ExactRun
     from tokscore.dataset.reading import Dataset
 
+    engine = engine if engine == "vllm" else "transformers"
     datasets = [Dataset(path) for path in (sides.teacher, sides.student)]
     without = sorted((each.conversation_id, each.branch) for each in report.skipped)
     key = [
@@ -269,36 +279,48 @@ def exact(
         list(report.alphas),
         exact_schema(report.alphas).names,
         without,
+        *([] if engine == "transformers" else [engine]),
     ]
+    folder = _place("exact", key)
     with ExitStack() as stack:
         line: ProgressLine | None = None
 
         @contextmanager
-        def start() -> Iterator[CompareTokens]:
+        def start(ahead: Iterable[TokenSequence]) -> Iterator[CompareTokens]:
             nonlocal line
             # No bar moves while torch is imported.
-            from tokscore.scoring.exact import measuring
+            from tokscore.scoring.exact.measuring import measuring
 
             models = (sides.teacher_model, sides.student_model)
             specs = [
-                _spec(side, model, dataset.manifest, trust_remote_code=trust_remote_code)
+                _spec(side, model, dataset.manifest, engine, trust_remote_code=trust_remote_code)
                 for side, model, dataset in zip(("teacher", "student"), models, datasets, strict=True)
             ]
             names = " with ".join(spec.identity.name for spec in specs)
             note(f"comparing {names} over the whole vocabulary")
-            line = stack.enter_context(ProgressLine("comparing over the whole vocabulary", None, "tokens"))
-            with measuring(*specs, alphas=report.alphas) as measure:
+            line = stack.enter_context(ProgressLine(_COMPARING, None, "tokens"))
+            with measuring(
+                *(specs[0], specs[1], ahead), alphas=report.alphas, folder=folder, keeping=keeping
+            ) as measure:
                 yield measure
+
+        def keeping(n_done: int, total: int) -> None:
+            if line is not None and not n_done:
+                line.turn_to("running the first model", total, "tokens")
+            elif line is not None and n_done == total:
+                line.turn_to(_COMPARING, None, "tokens")
+            elif line is not None:
+                line.update(n_done, n_done, total)
 
         def progress(n_done: int, total: int, n_run: int) -> None:
             if line is None:
                 return
             if not n_run:
-                line.turn_to("comparing over the whole vocabulary", total, "tokens")
+                line.turn_to(_COMPARING, total, "tokens")
             line.update(n_done, n_run, total)
 
         run = ExactRun(
-            _place("exact", key),
+            folder,
             sides.teacher,
             sides.student,
             start,
@@ -320,8 +342,10 @@ def exact(
     return found
 
 
-def _spec(side: str, model: str | None, manifest: Manifest, *, trust_remote_code: bool) -> EngineSpec:
-    """The transformers engine with the model, dtype and temperature of a dataset."""
+def _spec(
+    side: str, model: str | None, manifest: Manifest, engine: str, *, trust_remote_code: bool
+) -> EngineSpec:
+    """An engine with the model, dtype and temperature of a dataset."""
     from tokscore.dataset.errors import InputError, UsageError
     from tokscore.scoring import plan_engine
 
@@ -335,7 +359,7 @@ def _spec(side: str, model: str | None, manifest: Manifest, *, trust_remote_code
         )
     spec = plan_engine(
         model,
-        engine="transformers",
+        engine=engine,
         dtype=identity.dtype,
         temperature=float(manifest.settings.get("temperature") or 1.0),
         top_k=0,

@@ -10,7 +10,8 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
 
 from tokscore.dataset.errors import EngineError
@@ -28,7 +29,7 @@ Row = TypeVar("Row")
 
 
 class Child(Generic[Row]):
-    """An object in a process of its own, of which one method takes sequences and gives keys and results."""
+    """An object in a process of its own; one method takes sequences and gives keys and results."""
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class Child(Generic[Row]):
         method: str,
         *arguments: object,
         on_cpu: bool = False,
+        environment: Mapping[str, str] = MappingProxyType({}),
         **named: object,
     ) -> None:
         """Start the process and make the object.
@@ -45,20 +47,21 @@ class Child(Generic[Row]):
             method: Name of the method.
             *arguments: For the class.
             on_cpu: Whether it must leave accelerators alone.
+            environment: Variables that it gets where this process has none of the name.
             **named: For the class, too.
 
         Raises:
             TokscoreError: What the class raised.
             EngineError: The process ended.
         """
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        variables = {**environment, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         if on_cpu:
-            environment["CUDA_VISIBLE_DEVICES"] = ""
+            variables["CUDA_VISIBLE_DEVICES"] = ""
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
+            env=variables,
         )
         try:
             self._send((factory, method, arguments, named))
@@ -130,12 +133,15 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
     try:
         factory, method, arguments, named = pickle.load(requests)  # noqa: S301 (from our own parent)
         module, name = factory.split(":")
-        call = getattr(getattr(importlib.import_module(module), name)(*arguments, **named), method)
+        made = getattr(importlib.import_module(module), name)(*arguments, **named)
         answer(None)
-        while True:
-            for found in call(pickle.load(requests)):  # noqa: S301 (likewise)
-                answer(found)
-            answer(None)
+        try:
+            while True:
+                for found in getattr(made, method)(pickle.load(requests)):  # noqa: S301 (likewise)
+                    answer(found)
+                answer(None)
+        finally:
+            made.close()
     except EOFError:
         return
     except Exception as error:  # noqa: BLE001 (the parent raises it)

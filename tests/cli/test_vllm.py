@@ -15,6 +15,7 @@ pytest.importorskip("vllm")
 pytestmark = pytest.mark.vllm
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+EXAMPLES = Path(__file__).parents[2] / "examples/conversations.jsonl"
 RECORDS = [
     {"messages": [{"role": "user", "content": "Name a fish."}, {"role": "assistant", "content": "A tench."}]},
     {"messages": [{"role": "user", "content": "x" * 200}]},
@@ -51,3 +52,49 @@ def test_both_engines_write_the_same_dataset(tokscore: Run, tiny_model: Path, tm
     )
     differing = tokscore("diff", tmp_path / "vllm", tmp_path / "transformers", "--format", "json")
     assert json.loads(differing.stdout)["total"]["top1_agreement"] > 0.99
+
+
+def test_exact_values_of_both_engines_are_the_same(
+    tokscore: Run, teacher_model: Path, student_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the examples' small pair, token by token; nothing of the hidden states is left."""
+    monkeypatch.setenv("TOKSCORE_CACHE", str(tmp_path / "cache"))
+    conversations = tmp_path / "convs.jsonl"
+    lines = EXAMPLES.read_text().splitlines()[:3]
+    conversations.write_text("".join(line + "\n" for line in lines))
+    sides: list[str | Path] = []
+    for model, side in ((teacher_model, "teacher"), (student_model, "student")):
+        finished = tokscore(
+            "logprobs", conversations, "-m", model, "-o", tmp_path / side, "--engine", "transformers",
+            "--top-k", "5", "--score", "sampled",
+        )  # fmt: skip
+        assert finished.returncode == 0, finished.stderr
+        sides += [f"--{side}-model", model]
+    frames = []
+    for engine in ("vllm", "transformers"):
+        out = tmp_path / engine
+        finished = tokscore(
+            "diff",
+            tmp_path / "teacher",
+            tmp_path / "student",
+            *sides,
+            "--exact",
+            "--engine",
+            engine,
+            "-o",
+            out,
+        )
+        assert finished.returncode == 0, finished.stderr
+        frames.append(pl.read_parquet(out / "exact.parquet"))
+    ours, reference = frames
+    assert ours.height > 200
+    values = [name for name, kind in ours.schema.items() if kind == pl.Float64]
+    assert {"kl_teacher_student", "kl_student_teacher", "gjs_0.5", "entropy_student"} <= {*values}
+    assert ours.drop(values).equals(reference.drop(values))
+    for name in values:
+        gaps = np.abs(ours[name].to_numpy() - reference[name].to_numpy())
+        # Each of the engines is further than 1e-5 from float64 at some tokens, but for what is bounded.
+        is_bounded = name in {"gjs_0.5", "skew_kl_0.5", "total_variation", "delta_p"}
+        assert gaps.max() <= (1e-5 if is_bounded else 2e-4), name
+        assert gaps.mean() <= (1e-6 if is_bounded else 1e-5), name
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.suffix == ".tmp"] == []

@@ -223,6 +223,15 @@ MODELS: Mapping[str, Callable[[Path], None]] = {
         save, architecture="GraniteForCausalLM", config="GraniteConfig", **BASE, logits_scaling=4.0
     ),
     "biased-phi": _biased_phi,
+    "cohere": partial(
+        save,
+        architecture="CohereForCausalLM",
+        config="CohereConfig",
+        **_without("head_dim", logit_scale=0.5),
+    ),
+    "wider": partial(
+        save, architecture="LlamaForCausalLM", config="LlamaConfig", **BASE | {"vocab_size": VOCAB_SIZE + 27}
+    ),
     "code": _llama_with_code,
 }
 

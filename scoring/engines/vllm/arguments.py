@@ -105,7 +105,9 @@ def can_run() -> bool:
     return torch.cuda.device_count() > 0
 
 
-def vllm_settings(spec: EngineSpec, longest: int, *, stock: bool, gpu_bytes: int | None) -> VllmSettings:
+def vllm_settings(
+    spec: EngineSpec, longest: int, *, stock: bool, gpu_bytes: int | None, beside_bytes: int = 0
+) -> VllmSettings:
     """Settings that follow from model, memory and what the user asked for.
 
     Args:
@@ -113,6 +115,7 @@ def vllm_settings(spec: EngineSpec, longest: int, *, stock: bool, gpu_bytes: int
         longest: Most tokens of a sequence.
         stock: Whether vLLM's own step makes the rows.
         gpu_bytes: Memory of the device; None on a CPU.
+        beside_bytes: Of it, what others need.
     """
     device = "cpu" if gpu_bytes is None else "gpu"
     vocab_size = spec.model.vocab_size
@@ -139,7 +142,6 @@ def vllm_settings(spec: EngineSpec, longest: int, *, stock: bool, gpu_bytes: int
         "tensor_parallel_size": spec.settings.tensor_parallel_size,
         "pipeline_parallel_size": spec.settings.pipeline_parallel_size,
         "quantization": spec.settings.quantization,
-        "worker_extension_cls": "tokscore.scoring.engines.vllm.worker.extension.ScoringExtension",
     }
     if gpu_bytes is None:
         # Compiling takes a minute on a CPU, for a fifth of the time after it.
@@ -156,6 +158,7 @@ def vllm_settings(spec: EngineSpec, longest: int, *, stock: bool, gpu_bytes: int
         needed = logits_bytes + GPU_RESERVE_BYTES
         if stock:
             needed = 3 * 4 * batch_tokens * vocab_size + GPU_RESERVE_BYTES
+        needed += beside_bytes
         arguments["gpu_memory_utilization"] = round(min(GPU_UTILISATION, 1 - needed / gpu_bytes), 3)
         # A graph is for decoding; prompts run in batches that no graph has.
         arguments["compilation_config"] = {"cudagraph_mode": "NONE"}

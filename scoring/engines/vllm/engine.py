@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ QUEUED_BATCHES = {"cpu": 2, "gpu": 4}
 WINDOW_BATCHES = {"cpu": 4, "gpu": 32}
 
 # Environment variables, where the user did not set them.
-_SETTINGS = {
+ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     # A forked process would inherit the locks of threads that torch and tokenizers have started here.
@@ -61,11 +61,17 @@ class VllmEngine:
         identity: What the manifest says of model and engine.
         max_length: Most tokens of one sequence.
         vocab_size: Width of the logits.
+        temperature: Logits are divided by it.
         details: The path in use, the settings that follow from memory, and the self-test's difference.
         shares: Whether branches read what their trunks left in the prefix cache.
         n_computed: Tokens that the model computed.
         n_rescored: Sequences whose rows were in the cache, so that they were scored again without it.
+        extension: Of vLLM's worker class, what is called there.
+        beside_bytes: Memory of the device that is left to others.
     """
+
+    extension = "tokscore.scoring.engines.vllm.worker.extension.ScoringExtension"
+    beside_bytes = 0
 
     def __init__(self, spec: EngineSpec, longest: int) -> None:
         """Start vLLM, choose a path and test it.
@@ -77,6 +83,7 @@ class VllmEngine:
         self.identity: ModelIdentity = spec.identity
         self.max_length = spec.model.max_length
         self.vocab_size = spec.model.vocab_size
+        self.temperature = spec.settings.temperature
         self._spec = spec
         self._longest = longest
         self._n_requests = self._n_trees = 0
@@ -179,7 +186,7 @@ class VllmEngine:
             self.shares = False
 
     def _load(self, path: str) -> VllmSettings:
-        for name, value in _SETTINGS.items():
+        for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         # vLLM wants room for one more token than it is given, past the model's maximum too.
         os.environ["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
@@ -199,8 +206,14 @@ class VllmEngine:
             os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
         else:
             gpu_bytes = int(current_platform.get_device_total_memory())
-        settings = vllm_settings(self._spec, self._longest, stock=path != FUSED, gpu_bytes=gpu_bytes)
-        self._llm = LLM(**settings.arguments)
+        settings = vllm_settings(
+            self._spec,
+            self._longest,
+            stock=path != FUSED,
+            gpu_bytes=gpu_bytes,
+            beside_bytes=self.beside_bytes,
+        )
+        self._llm = LLM(**settings.arguments | {"worker_extension_cls": self.extension})
         self._engine = self._llm.llm_engine
         caches = settings.arguments["enable_prefix_caching"]
         check_config(self._engine.vllm_config, self._longest, shares=caches)
@@ -273,7 +286,36 @@ class VllmEngine:
     def _score(
         self, sequences: Iterable[TokenSequence], path: str, top_k: int
     ) -> Iterator[tuple[int, SequenceScores]]:
-        """A bounded loop: requests go in while others run, and results come out as they are done."""
+        def add(sequence: TokenSequence, tree: str | None) -> str:
+            return self.add(sequence, path, top_k, tree)
+
+        # Closed at once where a result is refused, so that what still runs is aborted.
+        with closing(self.run(sequences, path, add)) as results:
+            for sequence, output in results:
+                if output is None:
+                    yield sequence.key, _no_rows(sequence, top_k, with_entropy=path == FUSED)
+                else:
+                    yield sequence.key, _scores_of(output, sequence, path, top_k)
+
+    def run(
+        self,
+        sequences: Iterable[TokenSequence],
+        path: str,
+        add: Callable[[TokenSequence, str | None], str],
+    ) -> Generator[tuple[TokenSequence, Vllm | None]]:
+        """A bounded loop: requests go in while others run, and results come out as they are done.
+
+        Args:
+            sequences: In any order.
+            path: One of `PATHS`.
+            add: Hands one to vLLM with the name of its tree, and returns that of the request.
+
+        Returns:
+            Each with what vLLM returned; None where no row is wanted.
+
+        Raises:
+            EngineError: vLLM failed.
+        """
         windows = Windows(sequences, self._window_tokens)
         running: dict[str, TokenSequence] = {}
         trees: dict[int, str] = {}
@@ -282,11 +324,10 @@ class VllmEngine:
             while True:
                 while n_queued < self._queued_tokens and (sequence := windows.take()) is not None:
                     if sequence.n_rows == 0 and not (self.shares and sequence.n_for_branches):
-                        yield sequence.key, _no_rows(sequence, top_k, with_entropy=path == FUSED)
+                        yield sequence, None
                         continue
                     with quiet(), engine_errors("failed"):
-                        tree = self._tree_of(sequence, trees)
-                        running[self._add(sequence, path, top_k, tree)] = sequence
+                        running[add(sequence, self._tree_of(sequence, trees))] = sequence
                     n_queued += n_new(sequence)
                 if not running:
                     return
@@ -305,10 +346,10 @@ class VllmEngine:
                             self.n_rescored += 1
                             again = done._replace(trunk=None, n_shared=0)
                             with quiet(), engine_errors("failed"):
-                                running[self._add(again, path, top_k)] = again
+                                running[add(again, None)] = again
                             n_queued += n_new(again)
                             continue
-                        yield done.key, _scores_of(output, done, path, top_k)
+                        yield done, output
         finally:
             if path == FUSED:
                 with suppress(Exception), quiet():
@@ -328,7 +369,23 @@ class VllmEngine:
         trees[sequence.key] = tree
         return tree
 
-    def _add(self, sequence: TokenSequence, path: str, top_k: int, tree: str | None = None) -> str:
+    def add(
+        self,
+        sequence: TokenSequence,
+        path: str,
+        top_k: int,
+        tree: str | None = None,
+        first: int | None = None,
+    ) -> str:
+        """Hand a sequence to vLLM; the name of the request.
+
+        Args:
+            sequence: With rows that are wanted, or branches.
+            path: One of `PATHS`.
+            top_k: Alternatives of each token.
+            tree: Whose part of the cache it reads and fills; None for none.
+            first: Where a scorer of another kind puts its first row.
+        """
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -339,7 +396,8 @@ class VllmEngine:
             )
         extra: dict[str, object] = {} if path == FLAT else {KEEP: True}
         if path == FUSED:
-            extra[MARK] = mark_of(sequence)
+            mark = mark_of(sequence)
+            extra[MARK] = mark if first is None else [*(mark or ([0, sequence.n_rows], [], [])), [first]]
             at_ids = sequence.at_rows()
             if at_ids is not None:
                 extra[GIVEN] = packed(at_ids)

@@ -124,7 +124,7 @@ def test_a_new_row_comes_out_of_every_form_of_diff(run: Any, pair: list[Path], t
 def test_a_new_row_has_exact_values(run: Any) -> None:
     pytest.importorskip("torch")
     code = (
-        "import torch, json; from tokscore.scoring.exact import exact_divergences; "
+        "import torch, json; from tokscore.scoring.exact.divergences import exact_divergences; "
         "from tokscore.analytics.exact.columns import exact_values, exact_schema; "
         "found = exact_divergences(torch.tensor([[0.0, 1.0]]), torch.tensor([[2.0, 0.0]]), torch.tensor([1])); "
         "assert 'jeffreys' in exact_schema([0.5]).names; "

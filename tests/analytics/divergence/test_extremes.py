@@ -137,7 +137,7 @@ def test_cut_lists_give_an_interval_that_contains_it(
 @pytest.mark.parametrize("log_ratio", LOG_RATIOS)
 def test_exact_values_of_logits_are_right(log_ratio: float) -> None:
     torch = pytest.importorskip("torch")
-    from tokscore.scoring.exact import exact_divergences
+    from tokscore.scoring.exact.divergences import exact_divergences
 
     moved = with_log_ratio(BASE, 2, log_ratio)
     for p, q in ((moved, BASE), (BASE, moved)):

@@ -17,7 +17,7 @@ import torch
 from transformers import LlamaForCausalLM  # noqa: F401 (so that the forks need not)
 
 import tokscore.analytics.exact.run
-import tokscore.scoring.exact
+import tokscore.scoring.exact.measuring
 from tests.analytics.exact.pairs import Pair
 from tokscore.analytics.exact.report import exact_report
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokscore.analytics.exact.run import CompareTokens, ExactRun
 from tokscore.rendering import open_source
-from tokscore.scoring import plan_engine
+from tokscore.scoring import TokenSequence, plan_engine
 from tokscore.scoring.run import score
 
 ALPHAS = (0.1, 0.9)
@@ -25,12 +25,12 @@ class Pair(NamedTuple):
     teacher_model: Path
     student_model: Path
 
-    def start(self) -> AbstractContextManager[CompareTokens]:
+    def start(self, _ahead: Iterable[TokenSequence] = ()) -> AbstractContextManager[CompareTokens]:
         return self._start()
 
     @contextmanager
     def _start(self) -> Iterator[CompareTokens]:
-        from tokscore.scoring.exact import measuring
+        from tokscore.scoring.exact.measuring import measuring
 
         plans = [
             plan_engine(str(model), engine="transformers", top_k=0)

@@ -19,7 +19,7 @@ from tokscore.analytics.exact.report import exact_report  # noqa: E402
 from tokscore.analytics.exact.run import StartModels  # noqa: E402
 from tokscore.dataset.errors import InputError  # noqa: E402
 from tokscore.scoring import plan_engine  # noqa: E402
-from tokscore.scoring.exact import measuring  # noqa: E402
+from tokscore.scoring.exact.measuring import measuring  # noqa: E402
 
 Floats = NDArray[np.float64]
 ALPHA = 0.1
@@ -87,7 +87,7 @@ def start(pair: Pair, alpha: float, temperature: float = 1) -> StartModels:
         plan_engine(str(model), engine="transformers", top_k=0, temperature=temperature)
         for model in (pair.teacher_model, pair.student_model)
     ]
-    return lambda: measuring(*plans, alphas=[alpha])
+    return lambda ahead: measuring(*plans, ahead, alphas=[alpha])
 
 
 @pytest.mark.parametrize("top_k", [1, 5])

@@ -39,7 +39,7 @@ def started(pair: Pair, *, stop_after: int) -> Callable[[], Any]:
     """Models that are interrupted behind so many sequences."""
 
     @contextmanager
-    def start() -> Iterator[CompareTokens]:
+    def start(_ahead: Iterable[TokenSequence]) -> Iterator[CompareTokens]:
         n = 0
 
         def compare(sequences: Iterable[TokenSequence]) -> Iterator[Any]:

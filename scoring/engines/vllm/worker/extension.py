@@ -10,7 +10,7 @@ import torch
 from tokscore.scoring.engines.vllm.worker.attention_heads import check_heads
 from tokscore.scoring.engines.vllm.worker.fused_check import check_fused_pass
 from tokscore.scoring.engines.vllm.worker.prompts import PromptScorer, WorkerSettings
-from tokscore.scoring.engines.vllm.worker.runners import RunnerV1, RunnerV2
+from tokscore.scoring.engines.vllm.worker.runners import install
 
 # Objects of vLLM, which has no types for us.
 Vllm = Any
@@ -52,17 +52,7 @@ class ScoringExtension:
             given.top_k,
             given.temperature,
         )
-        if hasattr(runner, "prompt_logprobs_worker"):
-            # Only the last stage of a pipeline has one.
-            if runner.prompt_logprobs_worker is not None:
-                runner.prompt_logprobs_worker = RunnerV2(runner.prompt_logprobs_worker, scorer)
-            name = "V2"
-        elif hasattr(runner, "_get_prompt_logprobs_dict"):
-            RunnerV1(runner, scorer).install()
-            name = "V1"
-        else:
-            raise RuntimeError("this vLLM has no prompt log-probabilities where they are looked for")
-        return {"runner": name, "head_dtype": scorer.head_dtype}
+        return {"runner": install(runner, scorer), "head_dtype": scorer.head_dtype}
 
     def tokscore_n_computed(self) -> int:
         """Prompt tokens of marked requests that the model has computed here."""

@@ -60,6 +60,10 @@ class Span(NamedTuple):
     is_last: bool
 
 
+# Parts of prompts, with the wanted positions in each, in ascending order.
+Pieces = Sequence[tuple[Span, NDArray[np.int64]]]
+
+
 class Rows(NamedTuple):
     """Rows of one request, on the model's device, the realised token first.
 
@@ -167,7 +171,7 @@ class PromptScorer:
         self,
         spans: Sequence[Span],
         hidden_states: torch.Tensor,
-        targets_of: Callable[[Sequence[tuple[Span, NDArray[np.int64]]]], torch.Tensor],
+        targets_of: Callable[[Pieces], torch.Tensor],
     ) -> dict[str, Rows]:
         """Score the wanted rows of one step of the model.
 
@@ -192,7 +196,7 @@ class PromptScorer:
             pieces.append((span, request.positions(span.start, span.stop)))
         rows = np.concatenate([positions - span.start + span.row for span, positions in pieces])
         if len(rows):
-            targets, at = targets_of(pieces), np.concatenate([positions for _, positions in pieces])
+            targets = targets_of(pieces)
             others = [self._requests[span.request_id].others_at(span.start, span.stop) for span, _ in pieces]
             if any((ids != OWN).any() for ids in others):
                 ids = self.on_device(np.concatenate(others))
@@ -202,18 +206,24 @@ class PromptScorer:
                 [len(positions) for _, positions in pieces],
             )
             at_ids = None if given is None else self.on_device(given.astype(np.int64))
-            block = self._score(hidden_states, self.on_device(rows), targets, self.on_device(at), at_ids)
+            block = self._score(hidden_states, self.on_device(rows), targets, pieces, at_ids)
             first = 0
             for span, positions in pieces if block is not None else ():
                 if len(positions):
                     part = slice(first, first + len(positions))
                     request = self._requests[span.request_id]
                     made = Rows(*(column[part] for column in block))  # type: ignore[union-attr]
-                    # Other requests of the step may have more given ids.
-                    width = self._settings.top_k + 2 + request.n_given
-                    request.blocks.append((positions, made._replace(logprobs=made.logprobs[:, :width])))
+                    if at_ids is not None:
+                        # Other requests of the step may have more given ids.
+                        width = self._settings.top_k + 2 + request.n_given
+                        made = made._replace(logprobs=made.logprobs[:, :width])
+                    request.blocks.append((positions, made))
                     first += len(positions)
         return {span.request_id: self._finish(span.request_id) for span in spans if span.is_last}
+
+    def positions_of(self, pieces: Pieces) -> torch.Tensor:
+        """The wanted positions of all pieces, int64 [rows], beside the model."""
+        return self.on_device(np.concatenate([positions for _, positions in pieces]))
 
     def on_device(self, values: NDArray[np.int64]) -> torch.Tensor:
         """The values as a tensor beside the model."""
@@ -240,7 +250,7 @@ class PromptScorer:
         hidden_states: torch.Tensor,
         rows: torch.Tensor,
         targets: torch.Tensor,
-        positions: torch.Tensor,
+        pieces: Pieces,
         at_ids: torch.Tensor | None,
     ) -> Rows | None:
         """Scores of rows of the hidden states; None on workers that get no logits."""
@@ -251,6 +261,7 @@ class PromptScorer:
             torch.empty((n, top_k + 2 + n_given), dtype=torch.float32, device=self.device),
             torch.empty(n, dtype=torch.int32, device=self.device),
         )
+        positions = self.positions_of(pieces)
         with float32_logits(self._heads):
             for first in range(0, n, self._chunk_rows):
                 part = slice(first, first + self._chunk_rows)

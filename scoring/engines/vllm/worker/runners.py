@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,29 @@ import torch
 from numpy.typing import NDArray
 
 from tokscore.scoring.engines.vllm.worker.marks import GIVEN, MARK, Mark
-from tokscore.scoring.engines.vllm.worker.prompts import PromptScorer, Span
+from tokscore.scoring.engines.vllm.worker.prompts import Pieces, PromptScorer, Span
 
 # Objects of vLLM, which has no types for us.
 Vllm = Any
+
+
+def install(runner: Vllm, scorer: PromptScorer) -> str:
+    """Have a scorer take the marked requests of a runner, instead of one that did; V1 or V2, the runner.
+
+    Raises:
+        RuntimeError: This vLLM has neither of the two runners this was written for.
+    """
+    if hasattr(runner, "prompt_logprobs_worker"):
+        stock = runner.prompt_logprobs_worker
+        # Only the last stage of a pipeline has one.
+        if stock is not None:
+            stock = stock.stock if isinstance(stock, RunnerV2) else stock
+            runner.prompt_logprobs_worker = RunnerV2(stock, scorer)
+        return "V2"
+    if hasattr(runner, "_get_prompt_logprobs_dict"):
+        RunnerV1(runner, scorer).install()
+        return "V1"
+    raise RuntimeError("this vLLM has no prompt log-probabilities where they are looked for")
 
 
 class RunnerV1:
@@ -22,7 +41,11 @@ class RunnerV1:
     def __init__(self, runner: Vllm, scorer: PromptScorer) -> None:
         self._runner = runner
         self._scorer = scorer
-        self._stock = runner._get_prompt_logprobs_dict
+        stock = runner._get_prompt_logprobs_dict
+        earlier = getattr(stock, "__self__", None)
+        self._stock: Callable[..., dict[str, Vllm]] = (
+            earlier._stock if isinstance(earlier, RunnerV1) else stock
+        )
         self._prompts: dict[str, NDArray[np.int64]] = {}
 
     def install(self) -> None:
@@ -67,7 +90,7 @@ class RunnerV1:
         self._forget_aborted()
         return results
 
-    def _targets(self, pieces: Sequence[tuple[Span, NDArray[np.int64]]]) -> torch.Tensor:
+    def _targets(self, pieces: Pieces) -> torch.Tensor:
         ids = [self._prompts[span.request_id][positions + 1] for span, positions in pieces]
         return self._scorer.on_device(np.concatenate(ids))
 
@@ -81,23 +104,23 @@ class RunnerV2:
     """Stands for the object of vLLM's second model runner that makes prompt rows."""
 
     def __init__(self, stock: Vllm, scorer: PromptScorer) -> None:
-        self._stock = stock
+        self.stock = stock
         self._scorer = scorer
 
     def __getattr__(self, name: str) -> Vllm:
-        return getattr(self._stock, name)
+        return getattr(self.stock, name)
 
     def add_request(self, req_id: str, req_idx: int, sampling_params: Vllm) -> None:
         """Take a request, as vLLM calls it."""
-        self._stock.add_request(req_id, req_idx, sampling_params)
+        self.stock.add_request(req_id, req_idx, sampling_params)
         mark = _mark_in(sampling_params)
         if mark is not _NO_MARK:
-            self._stock.uses_prompt_logprobs[req_idx] = False
+            self.stock.uses_prompt_logprobs[req_idx] = False
             self._scorer.add(req_id, mark, _given_in(sampling_params))
 
     def remove_request(self, req_id: str) -> None:
         """Forget a request, as vLLM calls it."""
-        self._stock.remove_request(req_id)
+        self.stock.remove_request(req_id)
         self._scorer.remove(req_id)
 
     def compute_prompt_logprobs(
@@ -110,7 +133,7 @@ class RunnerV2:
         prompt_lens: NDArray[np.int32],
     ) -> dict[str, Vllm]:
         """Marked requests here, the others by vLLM."""
-        results: dict[str, Vllm] = self._stock.compute_prompt_logprobs(
+        results: dict[str, Vllm] = self.stock.compute_prompt_logprobs(
             logits_fn, hidden_states, input_batch, all_token_ids, num_computed_tokens, prompt_lens
         )
         spans = []
@@ -125,7 +148,7 @@ class RunnerV2:
             spans.append(Span(name, slot, row, start, stop, is_last))
         if spans:
 
-            def targets(pieces: Sequence[tuple[Span, NDArray[np.int64]]]) -> torch.Tensor:
+            def targets(pieces: Pieces) -> torch.Tensor:
                 slots = np.repeat([span.slot for span, _ in pieces], [len(at) for _, at in pieces])
                 following = np.concatenate([at for _, at in pieces]) + 1
                 rows = all_token_ids[self._scorer.on_device(slots), self._scorer.on_device(following)]

@@ -15,7 +15,8 @@ from tests.scoring.samples import random_ids
 from tokscore.scoring import TokenSequence, plan_engine
 
 torch = pytest.importorskip("torch")
-from tokscore.scoring.exact import ModelPair, exact_divergences  # noqa: E402 (needs torch)
+from tokscore.scoring.exact.divergences import exact_divergences  # noqa: E402 (needs torch)
+from tokscore.scoring.exact.pair import ModelPair  # noqa: E402 (likewise)
 
 ALPHA = 0.3
 

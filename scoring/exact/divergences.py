@@ -1,33 +1,21 @@
-"""Two models beside each other over the whole vocabulary; logits are used and thrown away."""
+"""Two blocks of logits compared over the whole vocabulary, row by row."""
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 
-from tokscore.dataset.errors import EngineError, UsageError
-from tokscore.scoring.engines.batching import Batching
-from tokscore.scoring.engines.checkpoint.positions import UNLIMITED_LENGTH
-from tokscore.scoring.engines.child import Child
-from tokscore.scoring.engines.contract import TokenSequence
-from tokscore.scoring.engines.loading import engine_errors
-from tokscore.scoring.engines.transformers import TransformersEngine
+from tokscore.dataset.errors import EngineError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokscore.scoring.engines.spec import EngineSpec
-
     FloatArray = NDArray[np.float64]
 
-# Tokens that are run together, by device: on the CPU few, since nobody hears of them before both are done.
-BATCH_TOKENS = {"cpu": 512, "cuda": 16_384}
 # A block of float64 probabilities stays below this, by device: on the CPU, several fit its cache.
 BLOCK_BYTES = {"cpu": 2**20, "cuda": 512 * 2**20}
 # No probability ratio is known better than this, and its logarithm stays finite.
@@ -61,88 +49,33 @@ class ExactTokens(NamedTuple):
     gjs: FloatArray
     skew_kl: FloatArray
 
-
-Measure = Callable[[Iterable[TokenSequence]], Iterator[tuple[int, ExactTokens]]]
-
-
-class ModelPair:
-    """Teacher and student, both loaded with transformers.
-
-    Where one has more ids than the other, these have probability 0 in the other.
-
-    Attributes:
-        engines: Teacher and student.
-    """
-
-    def __init__(self, teacher: EngineSpec, student: EngineSpec, *, alphas: Sequence[float] = (0.5,)) -> None:
-        """Load both models.
+    def checked(self, key: int) -> ExactTokens:
+        """The same.
 
         Args:
-            teacher: A plan for the transformers engine.
-            student: Likewise.
-            alphas: Weights of the teacher in the GJS, each between 0 and 1.
+            key: Of the sequence, for messages.
 
         Raises:
-            EngineError: A model cannot be loaded.
-            InputError: Weights do not fit their configuration.
-            UsageError: The temperatures differ.
+            EngineError: One of the models gave NaN.
         """
-        temperatures = teacher.settings.temperature, student.settings.temperature
-        if temperatures[0] != temperatures[1]:
-            raise UsageError(
-                f"the temperatures are {temperatures[0]:g} and {temperatures[1]:g}; expected one for both."
-            )
-        self.engines = [TransformersEngine(spec, spec.model.max_length) for spec in (teacher, student)]
-        few = Batching(BATCH_TOKENS[str(self.engines[0].details["device"])], UNLIMITED_LENGTH)
-        # A batch that one of them may not run would have it take other positions.
-        mine, theirs = (engine.batching for engine in self.engines)
-        self._batching = mine.within(theirs).within(few)
-        self._temperature = temperatures[0]
-        self._alphas = tuple(alphas)
-
-    def measure(self, sequences: Iterable[TokenSequence]) -> Iterator[tuple[int, ExactTokens]]:
-        """Key and values of every sequence, a row for each wanted token; the longest of each window first.
-
-        Raises:
-            EngineError: Out of memory, or a model failed or gave NaN.
-        """
-        teacher, student = self.engines
-        chunk_rows = min(teacher.chunk_rows, student.chunk_rows)
-        for batch in self._batching.batches(sequences):
-            with engine_errors(), torch.inference_mode():
-                mine, theirs = (engine.logits(batch, chunk_rows) for engine in self.engines)
-                found = [
-                    self._compare(sequence, zip(*chunks, strict=True), chunk_rows)
-                    for sequence, *chunks in zip(batch, mine, theirs, strict=True)
-                ]
-            for sequence, values in zip(batch, found, strict=True):
-                yield sequence.key, values
-
-    def _compare(
-        self,
-        sequence: TokenSequence,
-        chunks: Iterator[tuple[torch.Tensor, torch.Tensor]],
-        chunk_rows: int,
-    ) -> ExactTokens:
-        targets = torch.split(torch.from_numpy(sequence.targets().astype(np.int64)), chunk_rows)
-        parts = [
-            exact_divergences(
-                teacher, student, ids.to(teacher.device), alphas=self._alphas, temperature=self._temperature
-            )
-            for (teacher, student), ids in zip(chunks, targets, strict=True)
-        ]
-        values = ExactTokens(*(np.concatenate(column, axis=-1) for column in zip(*parts, strict=True)))
-        if not all(np.isfinite(column).all() for column in (values.entropy_teacher, values.entropy_student)):
+        if not all(np.isfinite(column).all() for column in (self.entropy_teacher, self.entropy_student)):
             raise EngineError(
-                f"sequence {sequence.key}: one of the models gave NaN. "
-                "Look at the weights, or try another dtype."
+                f"sequence {key}: one of the models gave NaN. Look at the weights, or try another dtype."
             )
-        return values
+        return self
 
-    def close(self) -> None:
-        """Free both models."""
-        for engine in self.engines:
-            engine.close()
+    def packed(self) -> FloatArray:
+        """All of it as one array, float64 [rows, fields]."""
+        return np.vstack([np.atleast_2d(column).astype(np.float64) for column in self]).T
+
+    @classmethod
+    def of_packed(cls, packed: FloatArray) -> ExactTokens:
+        """What `packed` gave, of any number of alphas."""
+        columns = packed.T
+        n_single = len(cls._fields) - 2
+        gjs, skew_kl = np.split(columns[n_single:], 2)
+        same_top = columns[n_single - 1] > 0
+        return cls._make([*columns[: n_single - 1], same_top, gjs, skew_kl])
 
 
 def exact_divergences(
@@ -231,23 +164,3 @@ def _mixed(
     student = relative.mul_(-alpha).clamp_(min=least).log1p_()
     skew_kl = _dot(p, teacher)
     return alpha * skew_kl + (1 - alpha) * _dot(q, student), skew_kl
-
-
-@contextmanager
-def measuring(
-    teacher: EngineSpec, student: EngineSpec, *, alphas: Sequence[float] = (0.5,)
-) -> Iterator[Measure]:
-    """`ModelPair.measure`, in a process of its own where vLLM has changed transformers in this one.
-
-    Raises:
-        TokscoreError: As `ModelPair`.
-    """
-    pair: ModelPair | Child[ExactTokens]
-    if "vllm" in sys.modules:
-        pair = Child("tokscore.scoring.exact:ModelPair", "measure", teacher, student, alphas=alphas)
-    else:
-        pair = ModelPair(teacher, student, alphas=alphas)
-    try:
-        yield pair.call if isinstance(pair, Child) else pair.measure
-    finally:
-        pair.close()

@@ -1,0 +1,33 @@
+"""A model of vLLM held against its own head, kept in a file and loaded beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tokscore.scoring.engines.contract import TokenSequence
+from tokscore.scoring.engines.spec import EngineSpec
+from tokscore.scoring.exact.divergences import ExactTokens
+from tokscore.scoring.exact.vllm_engines import KeepingEngine
+
+LONGEST = 256
+
+
+class OwnHead(KeepingEngine):
+    """Runs all sequences twice: to keep hidden states and head, then to compare with both."""
+
+    def __init__(self, spec: EngineSpec, states: str, head: str) -> None:
+        super().__init__(spec, LONGEST, states, head)
+        self._files = states, head
+
+    def compare(self, sequences: Iterable[TokenSequence]) -> Iterator[tuple[int, ExactTokens]]:
+        """Key and values of every sequence."""
+        placed: dict[int, TokenSequence] = {}
+        n_rows = 0
+        for each in sequences:
+            placed[n_rows] = each
+            n_rows += each.n_rows
+        at_places = [each._replace(key=first) for first, each in placed.items()]
+        assert len(list(self.keep(at_places))) == len(placed)
+        self._call("tokscore_compare", self._worker_settings(), *self._files, [0.5])
+        for first, values in self._rows(at_places):
+            yield placed[first].key, ExactTokens.of_packed(values)
