@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from itertools import chain, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +13,13 @@ import numpy as np
 import torch
 
 from tokscore.dataset.errors import EngineError, UsageError
-from tokscore.scoring.engines.checkpoint.config import load_config
 from tokscore.scoring.engines.child import Child
 from tokscore.scoring.engines.contract import TokenSequence
 from tokscore.scoring.engines.settings import EnginePath
 from tokscore.scoring.engines.vllm.engine import ENVIRONMENT
 from tokscore.scoring.exact.divergences import ExactTokens, exact_divergences
 from tokscore.scoring.exact.pair import common_temperature
+from tokscore.scoring.exact.rounds import MAX_BYTES, Rounds, StateSizes
 from tokscore.scoring.exact.states import NamelessFile
 from tokscore.scoring.exact.vllm_engines import Probe
 
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 
 # Called with (tokens done, tokens in all) while the first model runs.
 Keeping = Callable[[int, int], None]
-# Hidden states on disk at a time: at most this, and this share of what is free; in as many rounds as needed.
-MAX_BYTES = 64 * 2**30
-_FREE_SHARE = 0.5
 _ENGINES = "tokscore.scoring.exact.vllm_engines"
 
 
@@ -82,9 +78,8 @@ class OneAfterOther:
             )
             for spec in (teacher, student)
         )
-        self._ahead, self._folder = iter(ahead), folder
-        self._alphas, self._keeping, self._max_bytes = tuple(alphas), keeping, max_bytes
-        self._row_bytes = _row_bytes(teacher)
+        self._folder, self._alphas, self._keeping = folder, tuple(alphas), keeping
+        self._rounds = Rounds(ahead, folder, StateSizes.of(teacher), max_bytes)
         self._firsts: dict[int, tuple[int, int]] = {}
         self._running = ExitStack()
         self._compare: Child[ExactTokens] | None = None
@@ -94,6 +89,7 @@ class OneAfterOther:
 
         Raises:
             EngineError: A model failed, gave NaN, or its head cannot be run beside the other.
+            TokscoreError: The disk has no room for the hidden states of a sequence.
         """
         left = []
         for sequence in sequences:
@@ -130,11 +126,12 @@ class OneAfterOther:
         self.close()
         self._firsts.clear()
         states, head = (self._running.enter_context(NamelessFile(self._folder)) for _ in range(2))
-        sequences = self._drawn()
-        if not sequences:
+        placed = self._rounds.take()
+        if not placed:
             return
-        longest = max(len(each.token_ids) for each in sequences)
-        probe = self._keep(sequences, longest, states.path, head.path)
+        self._firsts = {each.key: (first, each.n_rows) for first, each in placed.items()}
+        longest = max(len(each.token_ids) for each in placed.values())
+        probe = self._keep(placed, longest, states.path, head.path)
         self._compare = Child(
             f"{_ENGINES}:ComparingEngine",
             "compare",
@@ -143,28 +140,11 @@ class OneAfterOther:
         )
         self._running.callback(self._compare.close)
 
-    def _drawn(self) -> list[TokenSequence]:
-        room = min(self._max_bytes, int(shutil.disk_usage(self._folder).free * _FREE_SHARE))
-        found: list[TokenSequence] = []
-        n_rows = 0
-        for sequence in self._ahead:
-            if not sequence.n_rows:
-                continue
-            if found and (n_rows + sequence.n_rows) * self._row_bytes > room:
-                self._ahead = chain([sequence], self._ahead)
-                break
-            # A copy, so that no view keeps a whole part alive.
-            found.append(sequence._replace(token_ids=sequence.token_ids.copy()))
-            self._firsts[sequence.key] = n_rows, sequence.n_rows
-            n_rows += sequence.n_rows
-        return found
-
-    def _keep(self, sequences: list[TokenSequence], longest: int, states: str, head: str) -> Probe:
+    def _keep(self, placed: Mapping[int, TokenSequence], longest: int, states: str, head: str) -> Probe:
         """Have the first model leave its hidden states; what it says of the first rows."""
-        total = sum(len(each.token_ids) for each in sequences)
+        total = sum(len(each.token_ids) for each in placed.values())
         n_done = 0
         self._keeping(0, total)
-        placed = {self._firsts[each.key][0]: each for each in sequences}
         said: dict[int, NDArray[np.float64]] = {}
         child: Child[NDArray[np.float64]] = Child(
             f"{_ENGINES}:KeepingEngine", "keep", self._teacher, longest, states, head, environment=ENVIRONMENT
@@ -189,12 +169,3 @@ class OneAfterOther:
         self._compare = None
         with suppress(BrokenPipeError):
             self._running.close()
-
-
-def _row_bytes(spec: EngineSpec) -> int:
-    """Bytes of a hidden state, as the configuration says."""
-    config = load_config(
-        spec.model.path, spec.model.name, trust_remote_code=spec.model.trust_remote_code
-    ).get_text_config()
-    width = getattr(config, "hidden_size", None)
-    return (width if isinstance(width, int) else 2**14) * (4 if spec.identity.dtype == "float32" else 2)

@@ -47,10 +47,6 @@ class NamelessFile:
     ) -> None:
         self._file.close()
 
-    def clear(self) -> None:
-        """Forget all that is in it, and give the disk back."""
-        self._file.truncate(0)
-
 
 class States:
     """Rows of the one width and type that a model's head takes.
@@ -67,11 +63,21 @@ class States:
         self._descriptor = os.open(path, os.O_RDWR)
 
     def write(self, first: int, rows: torch.Tensor) -> None:
-        """Put rows at the places from `first` on."""
+        """Put rows at the places from `first` on.
+
+        Raises:
+            EngineError: The disk is full.
+        """
         given = _bytes_of(rows.contiguous().cpu())
         at = first * self._row_bytes
         while given:
-            n_written = os.pwrite(self._descriptor, given, at)
+            try:
+                n_written = os.pwrite(self._descriptor, given, at)
+            except OSError as error:
+                raise EngineError(
+                    f"hidden states cannot be written: {error.strerror or error}.\n"
+                    "Set TOKSCORE_CACHE to a directory with more room, or use `engine='transformers'`."
+                ) from error
             given, at = given[n_written:], at + n_written
 
     def read(self, runs: Iterable[tuple[int, int]]) -> torch.Tensor:

@@ -11,7 +11,8 @@ import numpy as np
 
 from tokscore.dataset.errors import EngineError
 from tokscore.scoring.engines.contract import TokenSequence
-from tokscore.scoring.engines.vllm.engine import FUSED, VllmEngine
+from tokscore.scoring.engines.vllm.engine import VllmEngine
+from tokscore.scoring.engines.vllm.requests import FUSED
 from tokscore.scoring.engines.vllm.results import KeptTensors
 from tokscore.scoring.engines.vllm.surroundings import engine_errors, quiet
 from tokscore.scoring.exact.divergences import BLOCK_BYTES, ExactTokens
@@ -62,9 +63,9 @@ class _PlacedEngine(VllmEngine):
         """Key and numbers of every sequence, a row for each wanted token."""
 
         def add(sequence: TokenSequence, tree: str | None) -> str:
-            return self.add(sequence, FUSED, 0, tree, first=sequence.key)
+            return self.requests.add(sequence, FUSED, 0, tree, first=sequence.key)
 
-        with closing(self.run(sequences, FUSED, add)) as results:
+        with closing(self.requests.run(sequences, FUSED, add)) as results:
             for sequence, output in results:
                 kept = None if output is None else output.prompt_logprobs
                 if not isinstance(kept, KeptTensors):

@@ -55,14 +55,20 @@ def test_a_run_killed_ten_times_ends_as_an_undisturbed_one(tiny_model: Path, tmp
     assert not [path for path in (tmp_path / "killed").rglob(".*") if path.is_file()]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["transformers"])
+@pytest.mark.parametrize(
+    ("engine", "moments", "n_done"),
+    [
+        # In the first tree, in the second, and in the one that is then the second of those left.
+        pytest.param("transformers", [3, 8 + 5, 8 + 2], [0, 1, 2], marks=pytest.mark.slow),
+        pytest.param("vllm", [8 + 5], [1], marks=pytest.mark.vllm),
+    ],
+)
 def test_a_run_killed_in_the_middle_of_a_tree_ends_as_an_undisturbed_one(
-    tiny_llama: Path, tmp_path: Path, engine: str
+    tiny_llama: Path, tmp_path: Path, engine: str, moments: list[int], n_done: list[int]
 ) -> None:
+    if engine == "vllm":
+        pytest.importorskip("vllm")
     folders = [tmp_path / "undisturbed", tmp_path / "killed"]
-    # In the first tree, in the second, and in the one that is then the second of those left.
-    moments = [3, 8 + 5, 8 + 2]
     finished = subprocess.run(
         [sys.executable, "-m", "tests.scoring.killed_tree", str(tiny_llama), engine]
         + [str(each) for each in [*folders, *moments]],
@@ -73,7 +79,7 @@ def test_a_run_killed_in_the_middle_of_a_tree_ends_as_an_undisturbed_one(
         cwd=Path(__file__).parents[2],
     )
     assert finished.returncode == 0, finished.stderr
-    assert finished.stdout.split() == ["0", "1", "2"]
+    assert [int(n) for n in finished.stdout.split()] == n_done
     assert_same_scores(*folders, n_conversations=24)
 
 

@@ -36,6 +36,14 @@ def sequences_of(n_tokens: Sequence[int], vocab_size: int = VOCAB_SIZE) -> list[
     return found
 
 
+def n_models() -> int:
+    """Processes of this one that hold a model."""
+    import psutil  # comes with vLLM
+
+    children = psutil.Process().children()
+    return sum("tokscore.scoring.engines.child" in each.cmdline() for each in children)
+
+
 def assert_equal(found: ExactTokens, expected: ExactTokens, atol: float) -> None:
     for name in ExactTokens._fields:
         values = getattr(found, name), getattr(expected, name)
@@ -66,17 +74,23 @@ def test_it_equals_both_models_alone_in_as_many_rounds_as_the_disk_needs(
     sequences = sequences_of((90, 61, 2, 130, 40, 77))
     expected = side_by_side(models, sequences)
     said: list[tuple[int, int]] = []
+
+    def keeping(done: int, total: int) -> None:
+        assert n_models() <= 1, "both are in memory"
+        said.append((done, total))
+
     pair = OneAfterOther(
         *(plan_engine(model, engine="vllm", top_k=0) for model in models),
         iter(sequences),
         tmp_path,
         alphas=ALPHAS,
-        keeping=lambda done, total: said.append((done, total)),
+        keeping=keeping,
         max_bytes=210 * 64 * 4,
     )
     try:
         # As they are asked for: a part behind a part.
         found = dict(pair.measure(sequences[:1])) | dict(pair.measure(sequences[1:]))
+        assert n_models() == 1
         with pytest.raises(EngineError, match="sequence 99: the first model has not run it"):
             dict(pair.measure([sequences[0]._replace(key=99)]))
     finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
+from tokscore.dataset.errors import EngineError  # noqa: E402 (likewise)
 from tokscore.scoring.exact.states import NamelessFile, States  # noqa: E402 (needs torch)
 
 WIDTH = 5
@@ -55,6 +56,13 @@ def test_rows_that_nobody_wrote_are_an_error(tmp_path: Path) -> None:
         assert states.read([]).shape == (0, WIDTH)
         with pytest.raises(EOFError, match="hidden states end before row 4"):
             states.read([(0, 4)])
+
+
+def test_a_full_disk_is_an_error_that_says_so() -> None:
+    with pytest.raises(
+        EngineError, match=r"hidden states cannot be written: No space left on device\.\nSet "
+    ):
+        States("/dev/full", WIDTH, torch.float32).write(0, torch.ones(3, WIDTH))
 
 
 def test_another_process_reads_them(tmp_path: Path) -> None:

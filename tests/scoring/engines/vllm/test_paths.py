@@ -18,7 +18,7 @@ from tests.scoring.samples import MAX_LENGTH, EngineStarter, random_ids
 from tokscore.dataset.errors import EngineError, UsageError
 from tokscore.scoring import TokenSequence, plan_engine
 from tokscore.scoring.engines.settings import EngineSettings
-from tokscore.scoring.engines.vllm import engine as vllm_engine
+from tokscore.scoring.engines.vllm import requests
 from tokscore.scoring.engines.vllm.arguments import vllm_settings
 
 vllm = [pytest.mark.vllm, pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")]
@@ -58,7 +58,7 @@ def test_preempted_and_chunked_prompts_score_as_in_a_roomy_run(
     # 12 blocks of 128 tokens; two prompts go on at a time and both want 7 or 8.
     arguments = {"kv_cache_memory_bytes": 12 * 128 * 512, "long_prefill_token_threshold": 128}
     options = {"engine_path": path, "batch_tokens": 256, "engine_arg": arguments}
-    monkeypatch.setattr(vllm_engine, "QUEUED_BATCHES", {"cpu": 20})
+    monkeypatch.setattr(requests, "QUEUED_BATCHES", {"cpu": 20})
     engine = start("vllm", tiny_llama, **options)
     watch = Preemptions(engine, monkeypatch)
     tight = scores_of(engine, sequences)

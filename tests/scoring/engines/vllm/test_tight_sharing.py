@@ -11,7 +11,7 @@ from tests.scoring.engines.test_trees import assert_equal, flat, nested, togethe
 from tests.scoring.engines.vllm.test_paths import Preemptions
 from tests.scoring.engines.vllm.test_sharing import alone, n_unique, started
 from tests.scoring.samples import random_ids
-from tokscore.scoring.engines.vllm import engine as vllm_engine
+from tokscore.scoring.engines.vllm import requests
 
 pytestmark = [
     pytest.mark.vllm,
@@ -24,7 +24,7 @@ def test_evicted_and_preempted_trees_come_out_the_same(
 ) -> None:
     trees = [flat(6, 200, 1), nested(180, 2), flat(8, 150, 3), [random_ids(40 + i, 220) for i in range(3)]]
     sequences = wanted([ids for tree in trees for ids in tree], "all")
-    monkeypatch.setattr(vllm_engine, "QUEUED_BATCHES", {"cpu": 20})
+    monkeypatch.setattr(requests, "QUEUED_BATCHES", {"cpu": 20})
     # The blocks hold one and a third of the longest sequences.
     arguments = {"num_gpu_blocks_override": 12, "long_prefill_token_threshold": 64}
     tight = started(tiny_llama, 255, batch_tokens=128, engine_arg=arguments)
