@@ -167,6 +167,6 @@ def output_location(path: PathName) -> Path:
     if isinstance(found, StorePath) and found.scheme not in WRITTEN:
         raise UsageError(
             f"{found} is where tokscore only reads; expected a directory, or a store that can make a file on "
-            "the condition that there is none: s3:// or gs://."
+            "the condition that there is none: s3://, gs:// or az://."
         )
     return found

@@ -14,14 +14,16 @@ from uuid import uuid4
 
 from tokscore.dataset.claims.files import ClaimFiles, list_names
 from tokscore.dataset.claims.processes import is_running, this_host
-from tokscore.dataset.stores.path import is_store
+from tokscore.dataset.stores.path import StorePath
+from tokscore.dataset.stores.upload import is_sent_ahead
 
 CLAIMS = "claims"
 LOCK = f"{CLAIMS}/lock"
 _PART = re.compile(r"part-([0-9]{5}|[1-9][0-9]{5,8})\.parquet")
-# Seconds after which the right to put a part in place is taken from a process that does not let go of it: its
-# uploads are sent already, and completing them takes a few calls. And between looks.
+# Seconds after which the right to put a part in place is taken from a process that does not let go of it:
+# where that takes a few calls, and where it has to send the part first. And between looks.
 STORE_LEASE_S = 60.0
+SENDING_LEASE_S = 600.0
 _LOOK_S = 0.5
 # A file system that has no locks: then two processes may put the same part in place in the same milliseconds.
 _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
@@ -55,8 +57,9 @@ def committing(root: Path, table: str, part: int) -> Iterator[bool]:
     Source:
         fcntl(2), advisory record locking; over NFS by its lock manager.
     """
-    if is_store(root):
-        with _locked_in_store(root, part):
+    if isinstance(root, StorePath):
+        lease_s = STORE_LEASE_S if is_sent_ahead(root) else SENDING_LEASE_S
+        with _locked_in_store(root, part, lease_s):
             yield part not in finished_names(root, table, [part])
         return
     with _open(root / LOCK) as file:
@@ -65,8 +68,8 @@ def committing(root: Path, table: str, part: int) -> Iterator[bool]:
 
 
 @contextmanager
-def _locked_in_store(root: Path, part: int) -> Iterator[None]:
-    """The right to complete the uploads of a part, which takes a few calls.
+def _locked_in_store(root: Path, part: int, lease_s: float) -> Iterator[None]:
+    """The right to put the files of a part in place.
 
     Who has it is a file in claims/. It is taken from a process that ended with it, or stands still, under the
     next number, so that one process only takes it.
@@ -76,7 +79,7 @@ def _locked_in_store(root: Path, part: int) -> Iterator[None]:
     while not files.create(name := f"part-{part:05d}.commit.{attempt}.json", me):
         since = time.monotonic()
         while (owner := files.read(name)) is not None:
-            if _has_ended(owner) or time.monotonic() - since > STORE_LEASE_S:
+            if _has_ended(owner) or time.monotonic() - since > lease_s:
                 attempt += 1
                 break
             time.sleep(_LOOK_S)

@@ -29,11 +29,15 @@ _PASSING = {
     "IncompleteRead",
     "ClientConnectionError",
     "ClientPayloadError",
+    "ServiceRequestError",
+    "ServiceResponseError",
     "TransportError",
 }
 _PASSING_NUMBERS = {errno.EBUSY, errno.EAGAIN, getattr(errno, "EREMOTEIO", errno.EIO)}
 _SERVER_ERRORS = 500
 _TOO_MANY = 429
+# Where errors of the libraries of stores have the status of HTTP.
+_STATUS = ("status", "status_code", "code")
 
 
 @cache
@@ -69,9 +73,9 @@ def is_passing(error: BaseException) -> bool:
         return False
     if _PASSING & {each.__name__ for each in type(error).__mro__}:
         return True
-    status = getattr(error, "status", None)
-    if isinstance(status, int) and (status >= _SERVER_ERRORS or status == _TOO_MANY):
-        return True
+    for status in (getattr(error, name, None) for name in _STATUS):
+        if isinstance(status, int) and (status >= _SERVER_ERRORS or status == _TOO_MANY):
+            return True
     return isinstance(error, OSError) and error.errno in _PASSING_NUMBERS
 
 

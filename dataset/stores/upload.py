@@ -10,11 +10,17 @@ from typing import Any
 from tokscore.dataset.stores.calls import persistently
 from tokscore.dataset.stores.path import StorePath
 
-# Stores that take a file in parts and show nothing before its last call.
+# Stores that take a file in parts and show nothing before the last call, which their library makes when told
+# to. Others are sent a file as a whole, when its turn has come.
 _IN_PARTS = ("s3", "s3a")
 _BLOCK_BYTES = 16 * 2**20
 # What stores say to whoever makes a file that another makes, too.
 _CONFLICTS = ("PreconditionFailed", "pre-condition", "ConditionalRequestConflict")
+
+
+def is_sent_ahead(path: StorePath) -> bool:
+    """Whether a file is sent before its place is asked for, so that what makes it visible is one call."""
+    return path.scheme in _IN_PARTS
 
 
 class Upload:
@@ -36,7 +42,7 @@ class Upload:
         """
         self._source, self._target = source, target
         self._file: Any = None  # Any: fsspec has no types
-        if target.scheme in _IN_PARTS:
+        if is_sent_ahead(target):
             self._file = persistently(self._sent, target.url)
 
     def _sent(self) -> Any:  # Any: as above

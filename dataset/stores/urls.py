@@ -15,16 +15,17 @@ WEB = ("http", "https")
 PACKAGES = {
     "s3": ("s3fs", "s3"),
     "s3a": ("s3fs", "s3"),
-    "gs": ("gcsfs", None),
-    "gcs": ("gcsfs", None),
-    "az": ("adlfs", None),
-    "abfs": ("adlfs", None),
-    "abfss": ("adlfs", None),
+    "gs": ("gcsfs", "gs"),
+    "gcs": ("gcsfs", "gs"),
+    "az": ("adlfs", "az"),
+    "abfs": ("adlfs", "az"),
+    "abfss": ("adlfs", "az"),
+    "hf": ("huggingface_hub", None),
     "http": ("aiohttp", "s3"),
     "https": ("aiohttp", "s3"),
 }
 # Stores that make a file on the condition that there is none, by the same call; the others are read only.
-WRITTEN = ("s3", "s3a", "gs", "gcs", "memory")
+WRITTEN = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory")
 # Names of variables whose values are secret, and how long a value has to be to be taken for one.
 _SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL|CONNECTION_STRING")
 _LEAST_SECRET = 8

@@ -56,12 +56,23 @@ def test_seconds_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
     calls.fault_of.cache_clear()
 
 
-def test_the_package_of_a_store_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "message"),
+    [
+        ("s3", r"needs the package s3fs.*pip install 'tokscore\[s3\]'"),
+        ("gs", r"needs the package gcsfs.*pip install 'tokscore\[gs\]'"),
+        ("az", r"needs the package adlfs.*pip install 'tokscore\[az\]'"),
+        ("hf", r"needs the package huggingface_hub.*pip install huggingface_hub"),
+    ],
+)
+def test_the_package_of_a_store_is_named_where_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, message: str
+) -> None:
     calls.fault_of.cache_clear()
     monkeypatch.setattr(calls, "find_spec", lambda _name: None)
     try:
-        with pytest.raises(UsageError, match=r"needs the package s3fs.*pip install 'tokscore\[s3\]'"):
-            location("s3://bucket/a")
+        with pytest.raises(UsageError, match=message):
+            location(f"{scheme}://bucket/a")
     finally:
         calls.fault_of.cache_clear()
 
