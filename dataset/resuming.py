@@ -18,7 +18,7 @@ from tokscore.dataset.manifest import MANIFEST_NAME, EarlierPlan, InputFile, Man
 from tokscore.dataset.reading import VOCABULARY_CHECKSUM, VOCABULARY_NAME, read_failures
 from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.stores.path import is_store
-from tokscore.dataset.table_files import CHECKSUMS, Footer, TableFile, checksums
+from tokscore.dataset.table_files import CHECKSUMS, TableFile, checksums, is_of_plan
 from tokscore.dataset.writing import is_temporary, put_in_place, remove_abandoned, temporary_name, write_file
 
 
@@ -114,23 +114,23 @@ def write_vocabulary(root: Path, table: pa.Table) -> None:
 
 
 def finished_parts(root: Path, manifest: Manifest) -> set[int]:
-    """Indices of the parts that are there; in a store, where a file is there as a whole, by their names."""
+    """Indices of the parts that are there; in a store, where a file is there as a whole, by their names.
+
+    Raises:
+        InputError: One of this machine was cut.
+    """
+    found = finished_names(root, manifest.kind.value, {part.index for part in manifest.parts})
     if is_store(root):
-        return finished_names(root, manifest.kind.value, {part.index for part in manifest.parts})
-    return {
-        part.index
-        for part in manifest.parts
-        if (footer := _footer(root, manifest.kind, part.index)) and footer.plan_hash
-    }
+        return found
+    return {index for index in found if _is_finished(root, manifest.kind, index)}
 
 
-def _footer(root: Path, kind: DatasetKind, index: int) -> Footer | None:
-    """Of a finished part; None where the part is not done."""
+def _is_finished(root: Path, kind: DatasetKind, index: int) -> bool:
     path = root / kind.value / part_name(index)
-    if not path.is_file():
-        return None
+    if is_of_plan(path):
+        return True
     with TableFile(path, kind, hint="Delete it and run again.") as file:
-        return file.footer
+        return bool(file.footer.plan_hash)
 
 
 def record_engine_details(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import IO, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -28,6 +28,8 @@ TOKEN_IDS_KEY = "tokscore.token_ids_sha256"  # noqa: S105
 # Folder of a dataset; those that older versions wrote have none.
 CHECKSUMS = "checksums"
 _MAGIC = b"PAR1"
+# Length of a footer and the magic number, behind it.
+_END_BYTES = 8
 _STRING = pa.string()
 _SCHEMA_KEY = b"ARROW:schema"
 # What pyarrow raises over bytes that are none of its format.
@@ -261,14 +263,34 @@ def _checksum(path: Path) -> str:
     """
     with path.open("rb") as file:
         size = file.seek(0, 2)
-        file.seek(max(0, size - 8))
-        end = file.read(8)
-        length = size
-        is_parquet = end.endswith(_MAGIC)
-        if is_parquet:
-            length = min(size, int.from_bytes(end[:4], "little") + 8)
-        file.seek(size - length)
-        return hashlib.sha256(str(size).encode() * is_parquet + file.read(length)).hexdigest()
+        footer = _footer_bytes(file, size)
+        if footer:
+            return hashlib.sha256(str(size).encode() + footer).hexdigest()
+        file.seek(0)
+        return hashlib.sha256(file.read(size)).hexdigest()
+
+
+def _footer_bytes(file: IO[bytes], size: int) -> bytes:
+    """The footer of a Parquet file with its length and the magic number; nothing where it ends otherwise."""
+    file.seek(max(0, size - _END_BYTES))
+    end = file.read(_END_BYTES)
+    length = int.from_bytes(end[:-4], "little") + _END_BYTES
+    if not end.endswith(_MAGIC) or length > size - len(_MAGIC):
+        return b""
+    file.seek(size - length)
+    return file.read(length)
+
+
+def is_of_plan(path: Path) -> bool:
+    """Whether a file ends with the footer of a part, which is written last and names a plan.
+
+    Takes a tenth of the time of a `TableFile`, as the footer is not parsed.
+    """
+    try:
+        with path.open("rb", buffering=0) as file:
+            return _PLAN_KEY in _footer_bytes(file, file.seek(0, 2))
+    except OSError:
+        return False
 
 
 def checksums(files: Mapping[str, Path]) -> bytes:
