@@ -28,6 +28,9 @@ MAX_LOST = 20
 # Owners that a process looks for at once, chosen by chance: where every process looks for all, the files that
 # are read grow with the square of their number.
 OWNERS_A_LOOK = 64
+# Parts that others turned out to have, one after the other, before more and more of the next are left out:
+# where very many processes take parts in one order, most of a listing is done by the time it is used.
+MISSES_BEFORE_LEAPS = 8
 # Between looks for parts whose owner has ended.
 WAIT_S = 2.0
 
@@ -175,13 +178,13 @@ class Claims:
             seed: For the choice among the next parts where several processes ask at once.
         """
         chance = Random(os.getpid() if seed is None else seed)  # noqa: S311
-        left = wanted
+        left, wanted_set = wanted, {*wanted}
         while left:
-            done = finished_names(self._root, self._table, left)
+            done = finished_names(self._root, self._table, wanted_set)
             named = named_parts(self._files)
             gone = done | named.failed
             left = [part for part in left if part not in gone] if gone else left
-            claimed = [part for part in left if part in named.claimed]
+            claimed = sorted((named.claimed & wanted_set) - gone)
             looked_at = chance.sample(claimed, min(len(claimed), OWNERS_A_LOOK))
             busy = {*claimed}.difference(self._without_owner(looked_at))
             has_free = len(busy) < len(left)
@@ -229,6 +232,9 @@ class Claims:
                 claimed = named_parts(self._files).claimed.difference(lost)
             else:
                 n_missed += 1
+                # They stay in the list, and are looked at again when this one is at its end.
+                n_left_out = 2 ** max(n_missed - MISSES_BEFORE_LEAPS, 0) - 1
+                del window[:n_left_out]
 
 
 def clear(root: Path, unfinished: Collection[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import time
@@ -36,6 +37,8 @@ _PASSING = {
 _PASSING_NUMBERS = {errno.EBUSY, errno.EAGAIN, getattr(errno, "EREMOTEIO", errno.EIO)}
 _SERVER_ERRORS = 500
 _TOO_MANY = 429
+# Logs of libraries that print a traceback for each try that fails.
+_LOUD = ("gcsfs",)
 # Where errors of the libraries of stores have the status of HTTP.
 _STATUS = ("status", "status_code", "code")
 
@@ -64,6 +67,8 @@ def filesystem(scheme: str) -> Any:  # Any: fsspec has no types
     """The store behind a scheme, with what the environment says of it."""
     import fsspec
 
+    for name in _LOUD:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     return fsspec.filesystem(scheme)
 
 

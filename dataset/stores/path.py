@@ -95,8 +95,13 @@ class StorePath(PosixPath):
         Raises:
             FileNotFoundError: Nothing does.
         """
-        self.store.invalidate_cache(self.key)
-        found = persistently(lambda: self.store.ls(self.key, detail=False), self.url)
+
+        def names_now() -> list[str]:
+            self.store.invalidate_cache(self.key)
+            found: list[str] = self.store.ls(self.key, detail=False)
+            return found
+
+        found = persistently(names_now, self.url)
         names = sorted({name.rstrip("/").rpartition("/")[2] for name in found} - {""})
         return (self / name for name in names)
 
@@ -190,7 +195,8 @@ class StorePath(PosixPath):
 
     def _forget(self) -> None:
         """Look at the store again, not at the last listing."""
-        self.store.invalidate_cache(self.store._parent(self.key))
+        with suppress(FileNotFoundError):  # some ask the store how much of the name is that of a bucket
+            persistently(lambda: self.store.invalidate_cache(self.store._parent(self.key)), self.url)
 
 
 def matching(pattern: str) -> list[str]:

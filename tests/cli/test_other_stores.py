@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import uuid
@@ -132,3 +133,36 @@ def test_render_and_logprobs_go_through_a_bucket(
     assert run("verify", f"{bucket}/scores", "--repair").exit_code == 1
     assert run("logprobs", f"{bucket}/tokens", *engine, "-o", f"{bucket}/scores").exit_code == 0
     assert run("verify", f"{bucket}/scores").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    # Its library tries again by itself, for half a minute.
+    ["hf://datasets/me/set/*.jsonl", pytest.param("gs://bucket/a.jsonl", marks=pytest.mark.slow)],
+)
+def test_a_store_that_cannot_be_reached_is_named_in_one_line(
+    tiny_model: Path, tmp_path: Path, name: str
+) -> None:
+    nowhere = "http://127.0.0.1:9"
+    finished = subprocess.run(
+        [
+            *(sys.executable, "-m", "tokscore.cli.main", "render", name),
+            *("-m", str(tiny_model), "-o", str(tmp_path / "out")),
+        ],
+        env={
+            **os.environ,
+            "HF_HUB_OFFLINE": "0",
+            "HF_ENDPOINT": nowhere,
+            "STORAGE_EMULATOR_HOST": nowhere,
+            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+            "TOKSCORE_STORE_PATIENCE_S": "0",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert finished.returncode == 1
+    assert finished.stderr.startswith(f"error: {name}")
+    assert "the store cannot be reached" in finished.stderr
+    assert len(finished.stderr.splitlines()) == 1

@@ -247,3 +247,33 @@ def test_a_part_that_is_done_is_not_taken(tmp_path: Path) -> None:
     write(tmp_path, 0, 1)
     assert not claims(tmp_path).take(0)
     assert read_claims(tmp_path).claims == {}
+
+
+def test_very_many_processes_find_a_part_in_few_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where each looked at all that others have done since it listed them, there would be 56 a part."""
+    n_processes, n_parts, n_looks = 100, 2_000, 0
+    is_done = Claims.is_done
+
+    def counted(self: Claims, part: int) -> bool:
+        nonlocal n_looks
+        n_looks += 1
+        return is_done(self, part)
+
+    monkeypatch.setattr(Claims, "is_done", counted)
+    (tmp_path / "tokens").mkdir()
+    processes = [claims(tmp_path) for _ in range(n_processes)]
+    taken = [each.parts(range(n_parts), others=False, seed=i) for i, each in enumerate(processes)]
+    done: list[int] = []
+    working = {*range(n_processes)}
+    in_hand = [next(each) for each in taken]
+    while working:
+        for i in sorted(working):
+            (tmp_path / "tokens" / f"part-{in_hand[i]:05d}.parquet").touch()
+            done.append(in_hand[i])
+            processes[i].release(1)
+            in_hand[i] = next(taken[i], -1)
+            working -= {i} if in_hand[i] < 0 else set()
+    assert sorted(done) == [*range(n_parts)]
+    assert n_looks < 20 * n_parts
