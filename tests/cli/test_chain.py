@@ -98,6 +98,7 @@ def test_a_token_dataset_and_its_conversations_get_the_same_scores(chain: Chain)
     assert frames[0].equals(frames[1])
 
 
+@pytest.mark.slow
 def test_a_dataset_with_itself_differs_by_exactly_nothing(tokscore: Run, chain: Chain) -> None:
     report = diff(tokscore, chain.teacher, chain.teacher)
     for row in [*report["groups"], report["total"]]:

@@ -100,6 +100,7 @@ def evil_scores(tokscore: Run, tiny_model: Path, tmp_path_factory: pytest.TempPa
     return folder / "scores"
 
 
+@pytest.mark.slow
 def test_no_command_prints_a_control_character_of_its_data(
     tokscore: Run, evil_scores: Path, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ def scored(
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["local", "ray"])
 def test_two_replicas_score_what_one_process_scores(
     tiny_model: Path, inputs: list[str], scored: Path, tmp_path: Path, executor: str

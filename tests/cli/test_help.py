@@ -35,6 +35,7 @@ def test_help_ends_with_two_examples(tokscore: Run, command: list[str]) -> None:
     assert all(example.split()[0] == "tokscore" for example in examples)
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_the_examples_of_the_help_work(
     tokscore: Run, teacher_model: Path, tiny_scores: Path, tmp_path: Path

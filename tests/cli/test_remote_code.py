@@ -66,6 +66,7 @@ def test_a_known_kind_of_model_runs_without_the_code_beside_it(
     assert not (model / "ran").exists()
 
 
+@pytest.mark.slow
 def test_the_option_runs_it_and_the_manifest_says_so(model: Path, tmp_path: Path) -> None:
     finished = run("logprobs", model, tmp_path, "--trust-remote-code")
     assert finished.returncode == 0, finished.stderr
@@ -74,6 +75,7 @@ def test_the_option_runs_it_and_the_manifest_says_so(model: Path, tmp_path: Path
     assert manifest["settings"]["trust_remote_code"] is True
 
 
+@pytest.mark.slow
 def test_without_the_option_the_manifest_is_silent(tmp_path: Path) -> None:
     finished = run("logprobs", make("llama", tmp_path), tmp_path)
     assert finished.returncode == 0, finished.stderr

@@ -104,6 +104,7 @@ def test_commands_read_scores_without_ranks(
     assert "nan" not in json.dumps(total).lower()
 
 
+@pytest.mark.slow
 def test_a_dead_server_keeps_finished_parts_and_the_same_command_goes_on(
     serve: Serve, tiny_model: Path, write_jsonl: Write, tmp_path: Path
 ) -> None:

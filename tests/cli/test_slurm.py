@@ -90,6 +90,7 @@ def test_options_that_sbatch_would_not_take_are_refused(
     assert message in finished.stderr
 
 
+@pytest.mark.slow
 def test_four_runs_of_the_script_write_what_one_process_writes(
     tokscore: RunTokscore, tiny_model: Path, inputs: list[str], tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
@@ -100,6 +101,7 @@ def test_four_runs_of_the_script_write_what_one_process_writes(
     assert contents(out) == undisturbed
 
 
+@pytest.mark.slow
 def test_a_task_that_is_told_to_stop_keeps_whole_parts_and_is_queued_again(
     tokscore: RunTokscore, tiny_model: Path, inputs: list[str], tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
@@ -135,6 +137,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("slurm")
 def test_an_array_of_four_with_a_task_queued_again_and_one_cancelled_writes_what_one_process_writes(
     tokscore: RunTokscore, tiny_model: Path, inputs: list[str], tmp_path: Path, undisturbed: dict[str, bytes]

@@ -144,10 +144,11 @@ def test_a_flipped_byte_is_found(pair: Pair, folder: Path) -> None:
         exact_report(pair.run(folder, start=None))
 
 
-@pytest.mark.parametrize("n_kills", [3, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_killed_run_ends_as_an_undisturbed_one(
-    tiny_model: Path, other_tiny_model: Path, tmp_path: Path, n_kills: int
+    tiny_model: Path, other_tiny_model: Path, tmp_path: Path
 ) -> None:
+    n_kills = 10
     lines = write_conversations(tmp_path / "convs.jsonl", 60)
     pair = score_pair(tmp_path, lines, tiny_model, other_tiny_model)
     arguments = [*pair, tmp_path / "whole", tmp_path / "killed", str(n_kills)]

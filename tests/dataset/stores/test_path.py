@@ -83,6 +83,7 @@ def test_secrets_are_taken_out_of_what_libraries_say(monkeypatch: pytest.MonkeyP
     assert without_secrets(text) == "GET http://host/a failed with ..."
 
 
+@pytest.mark.slow
 def test_a_thousand_parts_are_listed_in_one_pass(store: StoreServer) -> None:
     root = location("s3://bucket/out")
     folder = root / "tokens"

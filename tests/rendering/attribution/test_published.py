@@ -96,6 +96,7 @@ def sweep_random(families: Families, n: int) -> Outcome:
     return outcome
 
 
+@pytest.mark.slow
 def test_no_mask_is_wrong_on_400_random_conversations(families: Families) -> None:
     check(sweep_random(families, 400))
 

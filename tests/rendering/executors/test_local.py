@@ -285,6 +285,7 @@ def test_a_run_is_refused_for_parts_of_its_own_that_are_not_done(tmp_path: Path)
     check_none_failed(tmp_path, manifest, manifest.parts)
 
 
+@pytest.mark.slow
 def test_an_actor_of_ray_that_is_killed_is_started_again(
     tiny_model: Path, lines: Path, tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
