@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from tokscore.dataset.interactive.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from tokscore.analytics.aligned_text.advantages import text_advantages
+    from tokscore.analytics.aligned_text.advantages import advantages
     from tokscore.analytics.aligned_text.report import TextReport, text_report
     from tokscore.analytics.comparison.compare import ComparedBatch, Comparison
     from tokscore.analytics.comparison.diff import DiffReport, diff_report
     from tokscore.analytics.comparison.diff_rows import DiffRow, Interval
-    from tokscore.analytics.divergence.advantages import advantages
     from tokscore.analytics.divergence.intervals import (
         Divergences,
         topk_divergences,
@@ -66,7 +65,7 @@ _LAZY = {
     "TokenError": "tokscore.analytics.divergence.topk",
     "TokenMeasures": "tokscore.analytics.divergence.measures",
     "TopK": "tokscore.analytics.divergence.topk",
-    "advantages": "tokscore.analytics.divergence.advantages",
+    "advantages": "tokscore.analytics.aligned_text.advantages",
     "breaches": "tokscore.analytics.gates",
     "diff": "tokscore.analytics.frames",
     "diff_report": "tokscore.analytics.comparison.diff",
@@ -78,7 +77,6 @@ _LAZY = {
     "select": "tokscore.analytics.selection.choosing",
     "stats": "tokscore.analytics.frames",
     "stats_report": "tokscore.analytics.groups.stats",
-    "text_advantages": "tokscore.analytics.aligned_text.advantages",
     "text_report": "tokscore.analytics.aligned_text.report",
     "topk_divergences": "tokscore.analytics.divergence.intervals",
     "topk_entropy": "tokscore.analytics.divergence.intervals",
@@ -124,7 +122,6 @@ __all__ = [
     "select",
     "stats",
     "stats_report",
-    "text_advantages",
     "text_report",
     "topk_divergences",
     "topk_entropy",

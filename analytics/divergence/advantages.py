@@ -15,7 +15,7 @@ from tokscore.analytics.divergence.topk import (
 from tokscore.dataset.errors import InputError
 
 
-def advantages(teacher_logprobs: LogprobArray, student_logprobs: LogprobArray) -> FloatArray:
+def token_advantages(teacher_logprobs: LogprobArray, student_logprobs: LogprobArray) -> FloatArray:
     """Advantage of every realised token: log p(token) - log q(token), the teacher's p less the student's q.
 
     Of tokens that the student sampled, the mean is -KL(student || teacher). Top-k lists have no part in it:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokscore.analytics.divergence.advantages import advantages
+from tokscore.analytics.divergence.advantages import token_advantages
 from tokscore.dataset.choices import Targets, Weighting
 from tokscore.dataset.errors import InputError
 from tokscore.dataset.token_rows import Place, conversation_name
@@ -183,7 +183,7 @@ def _advantages(
     student: NDArray[np.float32],
     is_used: NDArray[np.bool_],
 ) -> NDArray[np.float32]:
-    found = advantages(teacher, student)
+    found = token_advantages(teacher, student)
     infinite = np.flatnonzero(~np.isfinite(found) & is_used)
     if len(infinite):
         row = int(infinite[0])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokscore.analytics import advantages, text_advantages
+from tokscore.analytics import advantages
 from tokscore.analytics.divergence.topk import TokenError
 from tokscore.dataset.errors import InputError, UsageError
 
@@ -19,7 +19,9 @@ LOGPROBS = np.array([-1.0, -0.5, -2.0]), np.array([-1.25, -3.0, -0.25])
     ("on", "expected"), [("last", [-0.25, 0.0, 1.25]), ("spread", [-0.25, 0.625, 0.625])]
 )
 def test_the_log_ratio_of_a_span_goes_where_it_is_wanted(on: str, expected: list[float]) -> None:
-    np.testing.assert_allclose(text_advantages(*LOGPROBS, TEACHER, STUDENT, on=on), expected, atol=1e-15)
+    np.testing.assert_allclose(
+        advantages(*LOGPROBS, TEACHER, STUDENT, on=on, align="text"), expected, atol=1e-15
+    )
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab\u4f60 "), st.floats(-20, 0), st.floats(-20, 0)), min_size=1))
@@ -28,22 +30,29 @@ def test_equal_tokens_have_the_advantages_of_tokens(made: list[tuple[str, float,
     one, other = (np.array([each[i] for each in made]) for i in (1, 2))
     for on in ("last", "spread"):
         np.testing.assert_array_equal(
-            text_advantages(one, other, tokens, tokens, on=on), advantages(one, other)
+            advantages(one, other, tokens, tokens, on=on, align="text"), advantages(one, other)
         )
 
 
 def test_tokens_with_other_characters_have_none() -> None:
-    found = text_advantages(*LOGPROBS, [b"\nHi", b" the", b"re"], [b"Hi", b" th", b"ere"])
+    found = advantages(*LOGPROBS, [b"\nHi", b" the", b"re"], [b"Hi", b" th", b"ere"], align="text")
     np.testing.assert_array_equal(np.isnan(found), [True, False, False])
     assert found[2] == (-0.5 - 2.0) - (-3.0 - 0.25)
 
 
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(InputError, match="teacher logprobs have shape \\(3,\\) for 2 tokens"):
-        text_advantages(*LOGPROBS, TEACHER[:2], STUDENT)
+        advantages(*LOGPROBS, TEACHER[:2], STUDENT, align="text")
     with pytest.raises(InputError, match="of other texts"):
-        text_advantages(*LOGPROBS, [b"One", b" two", b"."], STUDENT)
+        advantages(*LOGPROBS, [b"One", b" two", b"."], STUDENT, align="text")
     with pytest.raises(UsageError, match="on"):
-        text_advantages(*LOGPROBS, TEACHER, STUDENT, on="first")
+        advantages(*LOGPROBS, TEACHER, STUDENT, on="first", align="text")  # type: ignore[call-overload]
     with pytest.raises(TokenError, match="both logprobs are -inf"):
-        text_advantages(np.full(3, -np.inf), np.full(3, -np.inf), TEACHER, STUDENT)
+        advantages(np.full(3, -np.inf), np.full(3, -np.inf), TEACHER, STUDENT, align="text")
+    for arguments in ([*LOGPROBS, TEACHER, STUDENT], [*LOGPROBS, None, STUDENT]):
+        with pytest.raises(UsageError, match="bytes of tokens are given"):
+            advantages(*arguments)
+    with pytest.raises(UsageError, match="needs `teacher_tokens`"):
+        advantages(*LOGPROBS, TEACHER, align="text")  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="expected tokens or text"):
+        advantages(*LOGPROBS, align="content")  # type: ignore[call-overload]

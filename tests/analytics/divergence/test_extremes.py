@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tokscore.analytics import TopK, topk_gjs, topk_limits
-from tokscore.analytics.divergence.advantages import advantages
+from tokscore.analytics.divergence.advantages import token_advantages
 from tokscore.analytics.divergence.measures import Bounds, TokenMeasures
 from tokscore.analytics.divergence.topk import TokenError
 
@@ -164,7 +164,7 @@ def test_logprobs_that_are_whole_numbers_count_as_float64() -> None:
     ids = np.array(listed)
     realised = TopK(ids, np.array([[0, -800]]), np.array([0]))  # type: ignore[arg-type]
     assert topk_limits(realised, realised, token_ids=np.array([0])).of("kl_teacher_student").lower[0] == 0.0
-    assert advantages(np.array([-2]), np.array([-3])).tolist() == [1.0]  # type: ignore[arg-type]
+    assert token_advantages(np.array([-2]), np.array([-3])).tolist() == [1.0]  # type: ignore[arg-type]
 
 
 def test_a_list_that_ends_in_minus_infinity_leaves_nothing_outside() -> None:
