@@ -14,7 +14,13 @@ from tokscore.cli.printing.progress import ProgressLine
 from tokscore.cli.printing.tables import counted
 from tokscore.cli.running.cost import plan_cost
 from tokscore.cli.running.plan import print_plan
-from tokscore.cli.running.runs import note_outcome, note_windows, open_conversations, use_scratch
+from tokscore.cli.running.runs import (
+    note_outcome,
+    note_windows,
+    open_conversations,
+    served_model,
+    use_scratch,
+)
 from tokscore.cli.stats import print_stats
 from tokscore.dataset.choices import Executor, OnError
 from tokscore.rendering.attribution.settings import RenderSettings
@@ -37,8 +43,8 @@ EPILOG = """Examples:
 @setting_options
 def logprobs(
     inputs: options.InputsOrDataset,
-    model: options.Model,
     *,
+    model: options.ModelOrServed = None,
     out: options.OptionalOut = None,
     engine: EngineSettings,
     score: Annotated[
@@ -127,6 +133,7 @@ def logprobs(
     job = WHOLE if shard is None else parse_shard(shard)
     use_scratch(scratch)
     chosen = processes.execution()
+    model = model or served_model(engine, rendering)
     source = open_conversations(inputs, model, rendering, out, allow_dataset=True)
     selection = default_selection(source.settings) if asked is None else asked
     spec = plan_engine(

@@ -14,6 +14,7 @@ from tokscore.cli.printing.console import note
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.reports.selfcheck import finite, limit_rows, print_selfcheck
 from tokscore.cli.printing.tables import counted, print_all_columns, print_json
+from tokscore.cli.running.runs import served_model
 from tokscore.dataset.settings import definitions
 from tokscore.rendering.attribution.settings import RenderSettings
 from tokscore.scoring.engines.registry import ENGINES
@@ -35,8 +36,8 @@ EPILOG = """Examples:
 
 @setting_options
 def selfcheck(
-    model: options.Model,
     *,
+    model: options.ModelOrServed = None,
     inputs: Annotated[
         list[str] | None,
         typer.Argument(
@@ -104,6 +105,7 @@ def selfcheck(
 
     if out is not None and not out.absolute().parent.is_dir():
         raise UsageError(f"{out} is in no directory that exists; make it first.")
+    model = model or served_model(engine, rendering)
     plan = partial(
         plan_engine, model, revision=rendering.revision, trust_remote_code=rendering.trust_remote_code
     )

@@ -15,6 +15,7 @@ from tokscore.dataset.settings import definitions, shows_settings
 from tokscore.rendering.attribution.settings import RenderKeywords, RenderSettings
 from tokscore.rendering.inputs import Inputs, open_source, warnings_about
 from tokscore.rendering.run import Tell, output_folder, silent
+from tokscore.scoring.engines.server.tokenizer import served_tokenizer
 from tokscore.scoring.engines.settings import EngineKeywords, EngineSettings
 from tokscore.scoring.engines.spec import plan_engine
 from tokscore.scoring.listed_ids import ListedIds
@@ -33,7 +34,7 @@ class ScoreKeywords(EngineKeywords, RenderKeywords, total=False):
 @shows_settings(EngineSettings, RenderSettings)
 def score(
     source: Inputs,
-    model: PathName,
+    model: PathName | None = None,
     *,
     out: PathName | None = None,
     score: str | None = None,
@@ -49,7 +50,7 @@ def score(
 
     Args:
         source: Conversations as `rendering.render` takes them, or one token dataset.
-        model: Model directory or hub id.
+        model: Model directory or hub id. With `url`, what the server says that it has is taken by default.
         out: Directory of the dataset, new or of the same run, which goes on where it stopped. Without it, the
             dataset is temporary and deleted when the process ends.
         score: Which tokens: `"all"`, `"sampled"`, `"content"`, `"role=ROLE"`, or several with commas. The
@@ -81,6 +82,9 @@ def score(
         **{each.name: given.pop(each.name) for each in definitions(EngineSettings) if each.name in given}
     )
     rendering = RenderSettings(**given)
+    if model is None:
+        model = served_tokenizer(engine, rendering.revision, trust_remote_code=rendering.trust_remote_code)
+        tell(f"the server has {model}, whose tokenizer is taken.")
     name, folder = path_name(model), output_folder(out, DatasetKind.SCORES)
     opened = open_source(source, name, rendering, out=folder)
     for line in warnings_about(opened):

@@ -68,6 +68,17 @@ Model = Annotated[
     option("--model", "-m", metavar="MODEL", help="Model directory or hub id.", show_default=False),
 ]
 
+ModelOrServed = Annotated[
+    str | None,
+    option(
+        "--model",
+        "-m",
+        metavar="MODEL",
+        help="Model directory or hub id; with --url, what the server says that it has if left out.",
+        show_default=False,
+    ),
+]
+
 
 def output_path(name: str) -> Path:
     """The place that an option names, also in a store."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tokscore.dataset.tokens import FailedConversation
     from tokscore.rendering.attribution.settings import RenderSettings
     from tokscore.rendering.source import ConversationSource, DatasetSource
+    from tokscore.scoring.engines.settings import EngineSettings
 
 
 def open_conversations(
@@ -36,6 +37,19 @@ def open_conversations(
     for line in warnings_about(source):
         note(line)
     return source
+
+
+def served_model(engine: EngineSettings, rendering: RenderSettings) -> str:
+    """The model that a server says that it has, of which the tokenizer is here; said to the user.
+
+    Raises:
+        UsageError: There is no server, or nothing that it names can be loaded here.
+    """
+    from tokscore.scoring.engines.server.tokenizer import served_tokenizer
+
+    model = served_tokenizer(engine, rendering.revision, trust_remote_code=rendering.trust_remote_code)
+    note(f"the server has {model}, whose tokenizer is taken.")
+    return model
 
 
 def use_scratch(folder: Path | None) -> None:

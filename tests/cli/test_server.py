@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +172,45 @@ def test_a_key_is_sent_and_appears_nowhere(
     assert all(KEY.encode() not in path.read_bytes() for path in files)
 
 
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are listed elsewhere")
+def test_a_key_reaches_replicas_and_is_in_no_list_of_processes(
+    serve: Serve, tiny: Model, tiny_model: Path, write_jsonl: Write, tmp_path: Path
+) -> None:
+    listed: set[bytes] = set()
+    holders: set[Path] = set()
+
+    def watched(ids: list[int]) -> np.ndarray:
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it ended meanwhile
+                listed.add((process / "cmdline").read_bytes())
+                if KEY.encode() in (process / "environ").read_bytes():
+                    holders.add(process)
+        return tiny(ids)
+
+    _, url = serve(key=KEY, model=watched)
+    command = [sys.executable, "-m", "tokscore.cli.main", "logprobs", *map(str, files(write_jsonl))]
+    command += ["-m", str(tiny_model), "-o", str(tmp_path / "out"), "--url", url, *FAST]
+    outputs = ""
+    for options in (["--executor", "local", "--replicas", "2"], ["--executor", "slurm", "--print"]):
+        done = subprocess.run(
+            [*command, *options],
+            env=os.environ | {"TOKSCORE_SERVER_KEY": KEY},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        outputs += done.stdout + done.stderr
+    assert "2 replicas work on" in outputs
+    assert "#SBATCH" in outputs
+    assert len(holders) >= 3  # the command and its replicas, while they asked
+    assert any(url.encode() in each for each in listed)
+    assert all(KEY.encode() not in each for each in listed)
+    assert KEY not in outputs
+    assert all(KEY.encode() not in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+
 def test_a_server_is_held_against_transformers(serve: Serve, tiny: Model, tiny_model: Path) -> None:
     limits = ["--max-delta", "2e-4", "--mean-delta", "2e-5", "--format", "json"]
     command = ["selfcheck", "-m", tiny_model, *limits, "--url"]
@@ -179,6 +221,35 @@ def test_a_server_is_held_against_transformers(serve: Serve, tiny: Model, tiny_m
     # Served from weights that were rounded too far.
     _, coarse = serve(model=lambda ids: _cooled(tiny(ids)))
     assert run(*command, coarse).exit_code == 1
+
+
+def test_the_tokenizer_is_what_the_server_says_that_it_has(
+    serve: Serve, tiny_model: Path, write_jsonl: Write, tmp_path: Path
+) -> None:
+    served, url = serve(root=str(tiny_model))
+    conversations = write_jsonl(*RECORDS)
+    for name, options in (("given", ["-m", tiny_model]), ("asked", [])):
+        result = run("logprobs", conversations, "-o", tmp_path / name, "--url", url, *options)
+        assert result.exit_code == 0, result.output
+    assert f"the server has {tiny_model}, whose tokenizer is taken." in " ".join(result.stderr.split())
+    assert rows(tmp_path / "given").equals(rows(tmp_path / "asked"))
+    result = run("selfcheck", "--url", url)
+    assert result.exit_code == 0, result.output
+    # From a machine that has no such directory.
+    served.root = "/models/elsewhere"
+    result = run("logprobs", conversations, "-o", tmp_path / "none", "--url", url)
+    assert isinstance(result.exception, UsageError)
+    assert "names /models/elsewhere and tiny, of which no tokenizer can be loaded here" in str(
+        result.exception
+    )
+    assert "Give `model`" in str(result.exception)
+
+
+def test_without_a_server_a_model_must_be_given(write_jsonl: Write, tmp_path: Path) -> None:
+    for command in (["logprobs", write_jsonl(*RECORDS), "-o", tmp_path / "out"], ["selfcheck"]):
+        result = run(*command)
+        assert isinstance(result.exception, UsageError)
+        assert "there is no model: give `model`" in str(result.exception)
 
 
 def _cooled(logprobs: np.ndarray) -> np.ndarray:

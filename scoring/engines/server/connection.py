@@ -119,7 +119,7 @@ class Connection:
         if answer.status_code == TOO_MANY or answer.status_code >= 500:
             raise FailedTryError(said, is_refusal=answer.status_code == TOO_MANY, wait_s=_wait_of(answer))
         if answer.status_code in (401, 403):
-            said += f"\nPut the key into the environment variable {KEY_VARIABLE}."
+            said += f"\nA key goes into the environment variable {KEY_VARIABLE}."
         raise RefusedError(said, answer.status_code)
 
     def _words(self, answer: httpx2.Response) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tokscore.scoring.engines.server.connection import Connection
 
 UNKNOWN = "unknown"
+UNAUTHORIZED = 401
 # Seconds in which a server must answer in one dialect before it is asked in the next.
 PROBE_S = 10.0
 # Fingerprints are rounded to so many decimals; of the same model they differ by no more than rounding and
@@ -49,6 +50,7 @@ class Served(NamedTuple):
 class _Model(msgspec.Struct):
     id: str
     owned_by: str | None = None
+    root: str | None = None
     max_model_len: int | None = None
 
 
@@ -89,6 +91,40 @@ async def describe(connection: Connection, kind: str, model: str | None, retry_s
         f"{foreign(software)} {foreign(version or 'of unknown version')}",
         None if most is None else most - dialect.n_generated,
     )
+
+
+async def loaded_names(connection: Connection, model: str | None, retry_s: float) -> list[str]:
+    """What a server says that it has loaded, the tokenizer before the model: paths of its machine or hub ids.
+
+    Args:
+        connection: To it.
+        model: Its name of the model; None where it has one alone.
+        retry_s: Seconds for all tries of one question.
+
+    Raises:
+        EngineError: It does not answer.
+        UsageError: It has several models, or none of that name.
+
+    Source:
+        vLLM, entrypoints/openai/models/serving.py (`root`) and serve/tokenize/serving.py.
+        SGLang, native APIs (`/model_info`).
+    """
+
+    async def about(path: str) -> bytes | None:
+        return await until_answered(lambda _n: connection.get(path), retry_s)
+
+    listed = _read(await about("/v1/models"), _Models) or _Models()
+    found = _chosen(listed.data, model, connection.url)
+    of_tokenizer = await _first(about, ["/tokenizer_info"])
+    of_model = await _first(about, DIALECTS["sglang"].about_paths)
+    said = (
+        of_tokenizer.get("name_or_path"),
+        of_model.get("tokenizer_path"),
+        of_model.get("model_path"),
+        found.root,
+        found.id,
+    )
+    return list(dict.fromkeys(name for name in said if isinstance(name, str) and name))
 
 
 def _chosen(models: Sequence[_Model], name: str | None, url: str) -> _Model:
@@ -136,7 +172,7 @@ async def _dialect(connection: Connection, kind: str, model: str, retry_s: float
         try:
             await until_answered(ask, min(retry_s, PROBE_S))
         except RefusedError as error:
-            if error.status in (401, 403):
+            if error.status == UNAUTHORIZED:  # 403 may be about this path alone
                 raise
             reasons.append(f"{dialect.name}: {error}")
         except (EngineError, AnswerError) as error:

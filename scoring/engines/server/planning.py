@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tokscore.dataset.errors import InputError, UsageError
 from tokscore.dataset.manifest import ModelIdentity
@@ -16,26 +16,28 @@ from tokscore.scoring.engines.server.connection import Connection, Loop
 from tokscore.scoring.engines.server.identity import UNKNOWN, Served, describe
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from tokscore.scoring.engines.settings import EngineSettings
 
+Answer = TypeVar("Answer")
 # Of a tokenizer on the hub.
 FILES = ["*.json", "*.txt", "*.model", "*.jinja"]
 
 
-def ask(settings: EngineSettings) -> Served:
-    """What the first of the servers says of itself.
+def ask(settings: EngineSettings, question: Callable[[Connection, float], Awaitable[Answer]]) -> Answer:
+    """What the first of the servers answers.
 
-    Raises:
-        EngineError: It does not answer, or speaks no known dialect.
-        UsageError: It has several models, or none of the name.
+    Args:
+        settings: Where it is.
+        question: Called with a connection to it and the seconds for all tries of one request.
     """
+    retry_s, timeout_s = (float(settings.engine_arg.get(name, SECONDS[name])) for name in (RETRY, TIMEOUT))
 
-    async def asked() -> Served:
-        timeout_s = float(settings.engine_arg.get(TIMEOUT, SECONDS[TIMEOUT]))
-        retry_s = float(settings.engine_arg.get(RETRY, SECONDS[RETRY]))
+    async def asked() -> Answer:
         connection = Connection(settings.url[0], 1, timeout_s)
         try:
-            return await describe(connection, settings.server_kind, settings.server_model, retry_s)
+            return await question(connection, retry_s)
         finally:
             await connection.close()
 
@@ -57,9 +59,14 @@ def plan(model: str, settings: EngineSettings, revision: str | None) -> tuple[Mo
     Raises:
         EngineError: The server does not answer, or speaks no known dialect.
         InputError: There is no such tokenizer.
+        UsageError: It has several models, or none of the name; or nobody knows how many tokens it takes.
     """
     path = _folder(model, revision)
-    served = ask(settings)
+
+    async def description(connection: Connection, retry_s: float) -> Served:
+        return await describe(connection, settings.server_kind, settings.server_model, retry_s)
+
+    served = ask(settings, description)
     config = _config(path)
     vocab_size, said = _vocab_size(path, config), config.get("max_position_embeddings")
     length = served.max_length or (said if isinstance(said, int) and said > 0 else None)

@@ -22,7 +22,13 @@ class _Answer(msgspec.Struct):
 
 def request(model: str, question: Question) -> dict[str, Any]:  # Any: JSON values
     """The JSON of a question."""
-    return {"model": model, "token_ids": question.token_ids.tolist(), "sampling_params": sampling(question)}
+    # The text of candidates is of no use, and takes the server as long as their logprobs.
+    return {
+        "model": model,
+        "token_ids": question.token_ids.tolist(),
+        "sampling_params": sampling(question) | {"detokenize": False},
+        "return_token_ids": True,
+    }
 
 
 def read(body: bytes, question: Question) -> Rows:

@@ -67,6 +67,7 @@ class Served:
         self.lie = lie
         self.key: str | None = None
         self.names = ["tiny"]
+        self.root: str | None = None
         self.max_model_len = 1_024
         self.max_logprobs = 1_000
         self.die_after: int | None = None
@@ -223,7 +224,8 @@ class Served:
         if path == "/v1/models" and self.kind != "echo of texts":
             owner = self.kind.partition("-")[0]
             models = [
-                {"id": name, "owned_by": owner, "max_model_len": self.max_model_len} for name in self.names
+                {"id": name, "root": self.root, "owned_by": owner, "max_model_len": self.max_model_len}
+                for name in self.names
             ]
             return 200, {"object": "list", "data": models}
         if path == "/version" and self.kind.startswith("vllm"):

@@ -51,7 +51,8 @@ def url(teacher_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "--dtype",
         "float32",
         "--max-model-len",
-        "2048",
+        "4096",
+        "--enable-scale-out",  # the token-in token-out endpoint
         "--enforce-eager",  # compiling takes minutes on a CPU
     ]
     environment = {"VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
