@@ -122,9 +122,10 @@ async def loaded_names(connection: Connection, model: str | None, retry_s: float
         of_model.get("tokenizer_path"),
         of_model.get("model_path"),
         found.root,
-        found.id,
     )
-    return list(dict.fromkeys(name for name in said if isinstance(name, str) and name))
+    names = [name for name in said if isinstance(name, str) and name]
+    # Whoever started the server may have called the model anything.
+    return list(dict.fromkeys(names or [name for name in (found.id,) if name]))
 
 
 def _chosen(models: Sequence[_Model], name: str | None, url: str) -> _Model:
