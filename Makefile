@@ -30,7 +30,7 @@ help:
 	@echo "make architectures  try every causal architecture of transformers, made tiny (long)"
 	@echo "make served         hold a vLLM server against vLLM in this process (minutes)"
 	@echo "make fuzz           try mutated datasets, records, model folders and templates (hours; FUZZ=0.1 runs a tenth)"
-	@echo "make kills          kill runs at 200 random moments and compare what they end with (long)"
+	@echo "make kills          kill runs at 280 random moments and compare what they end with (long)"
 	@echo "make models  build the two models in $(TOKSCORE_CACHE)/models"
 	@echo "make assets  fetch the templates and tokenizers of the tests into $(TOKSCORE_CACHE)/assets"
 	@echo "make clean   remove environments, caches and demo output from this folder"
@@ -96,6 +96,7 @@ fuzz: env-test assets
 
 kills: env-test
 	@.venv/bin/python benchmarks/kills.py --kills 200
+	@.venv/bin/python benchmarks/kills.py --each 20
 
 models: env-demo
 	@.venv/bin/python examples/make_models.py --download

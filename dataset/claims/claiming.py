@@ -178,13 +178,14 @@ class Claims:
             seed: For the choice among the next parts where several processes ask at once.
         """
         chance = Random(os.getpid() if seed is None else seed)  # noqa: S311
-        left, wanted_set = wanted, {*wanted}
+        left, open_parts = wanted, {*wanted}
         while left:
-            done = finished_names(self._root, self._table, wanted_set)
+            done = finished_names(self._root, self._table, left)
             named = named_parts(self._files)
             gone = done | named.failed
-            left = [part for part in left if part not in gone] if gone else left
-            claimed = sorted((named.claimed & wanted_set) - gone)
+            open_parts -= gone
+            left = [part for part in left if part in open_parts] if gone else left
+            claimed = sorted(named.claimed & open_parts)
             looked_at = chance.sample(claimed, min(len(claimed), OWNERS_A_LOOK))
             busy = {*claimed}.difference(self._without_owner(looked_at))
             has_free = len(busy) < len(left)
@@ -194,7 +195,8 @@ class Claims:
             free = (part for part in left if part not in busy)
             yield from self._taken(free, lost, n_others=len(named.claimed), chance=chance)
             if not has_free:
-                time.sleep(WAIT_S)
+                # However many processes wait, they look as often together.
+                time.sleep(WAIT_S * max(1, len(claimed) / OWNERS_A_LOOK))
 
     def _without_owner(self, claimed: Collection[int]) -> set[int]:
         """Those of some parts whose owner has let go of them or has ended."""

@@ -25,6 +25,8 @@ _PART = re.compile(r"^part-([0-9]{5}|[1-9][0-9]{5,8})\.parquet$", re.MULTILINE)
 STORE_LEASE_S = 60.0
 SENDING_LEASE_S = 600.0
 _LOOK_S = 0.5
+# Parts that are looked for one by one, and not in a listing of all.
+_FEW = 64
 # A file system that has no locks: then two processes may put the same part in place in the same milliseconds.
 _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
@@ -37,7 +39,7 @@ def part_name(index: int, suffix: str = "parquet") -> str:
 def finished_names(root: Path, table: str, parts: Collection[int]) -> set[int]:
     """Those of the parts whose `table`, which is renamed last, is in place; from its name alone."""
     folder = root / table
-    if len(parts) == 1:
+    if len(parts) <= (1 if isinstance(root, StorePath) else _FEW):
         return {part for part in parts if (folder / part_name(part)).exists()}
     try:
         names = list_names(folder)
