@@ -29,6 +29,8 @@ WRITTEN = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory")
 # Names of variables whose values are secret, and how long a value has to be to be taken for one.
 _SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL|CONNECTION_STRING")
 _LEAST_SECRET = 8
+# What is secret within a connection string.
+_PIECE = re.compile(r"(?:Key|Signature)=([^;]+)")
 
 
 class Url(NamedTuple):
@@ -68,5 +70,6 @@ def without_secrets(text: str) -> str:
     text = _USER.sub("", _QUERY.sub("", text))
     for name, value in os.environ.items():
         if len(value) >= _LEAST_SECRET and _SECRET.search(name.upper()):
-            text = text.replace(value, "...")
+            for secret in (value, *_PIECE.findall(value)):
+                text = text.replace(secret, "...")
     return text

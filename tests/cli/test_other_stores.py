@@ -15,16 +15,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.conftest import unavailable
-from tests.dataset.claims import two_writers
+from tests.dataset.claims.two_writers import check_one_wins
 from tests.other_stores import AzureStore, GoogleStore, OtherStore, away, has_azurite
 from tokscore.cli.app import app
 from tokscore.dataset.claims.claim import read_claims
 from tokscore.dataset.claims.claiming import Claims
-from tokscore.dataset.claims.commit import part_name
 from tokscore.dataset.claims.files import ClaimFiles
 from tokscore.dataset.files import location
-from tokscore.dataset.reading import Dataset
-from tokscore.dataset.table_files import TableFile
 
 N_PARTS = 4
 
@@ -76,30 +73,7 @@ def test_a_part_is_claimed_once(bucket: str) -> None:
 
 def test_of_two_writers_of_a_part_one_wins(bucket: str) -> None:
     root = location(bucket)
-    writers = [
-        subprocess.Popen(
-            [sys.executable, two_writers.__file__, str(root), token_id],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
-        for token_id in ("1", "2")
-    ]
-    for index in range(N_PARTS):
-        for writer in writers[:: 1 if index % 2 else -1]:
-            assert writer.stdin is not None
-            writer.stdin.write(f"{index}\n")
-        answers = [
-            writer.stdout.readline().strip() == "True" for writer in writers if writer.stdout is not None
-        ]
-        assert sorted(answers) == [False, True]
-        Dataset.of_part(root, two_writers.MANIFEST, two_writers.MANIFEST.parts[index])
-        with TableFile(root / "tokens" / part_name(index), "tokens") as file:
-            winner = 1 + answers.index(True)
-            assert file.read()["token_id"].to_pylist() == [winner] * 3 * winner
-    for writer in writers:
-        writer.communicate()
+    check_one_wins(root, N_PARTS)
 
 
 def test_render_and_logprobs_go_through_a_bucket(

@@ -8,44 +8,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from tests.dataset.claims.two_writers import N_PARTS, write
+from tests.dataset.claims.two_writers import N_PARTS, check_one_wins, write
 from tokscore.dataset.claims.commit import part_name
-from tokscore.dataset.table_files import CHECKSUMS, check_checksums
-
-TABLES = ("tokens", "spans", "messages", "conversations")
-SCRIPT = str(Path(__file__).with_name("two_writers.py"))
 
 
 def test_two_writers_of_one_part_leave_the_files_of_one_of_them(tmp_path: Path) -> None:
-    writers = [
-        subprocess.Popen(
-            [sys.executable, SCRIPT, str(tmp_path), token_id],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
-        for token_id in ("1", "2")
-    ]
-    winners = []
-    for part in range(N_PARTS):
-        answers = []
-        for writer in writers[:: 1 if part % 2 else -1]:
-            assert writer.stdin is not None
-            writer.stdin.write(f"{part}\n")
-        for writer in writers:
-            assert writer.stdout is not None
-            answers.append(writer.stdout.readline().strip() == "True")
-        assert sorted(answers) == [False, True]
-        winner = 1 + answers.index(True)
-        winners.append(winner)
-        paths = {table: tmp_path / table / part_name(part) for table in TABLES}
-        errors = {"errors": tmp_path / "errors" / part_name(part, "jsonl")}
-        check_checksums(tmp_path / CHECKSUMS / part_name(part, "json"), errors | paths)
-        assert pq.read_table(paths["tokens"])["token_id"].to_pylist() == [winner] * 3 * winner
-        assert pq.read_metadata(paths["conversations"]).num_rows == winner
-    for writer in writers:
-        writer.communicate()
+    winners = check_one_wins(tmp_path, N_PARTS)
     assert {*winners} == {1, 2}, "one of them was always first, which shows little"
     assert not [path for path in tmp_path.rglob(".*") if path.is_file()]
 

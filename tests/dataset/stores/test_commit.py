@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.dataset.claims import two_writers
+from tests.dataset.claims.two_writers import check_one_wins
 from tests.store_server import StoreServer
 from tokscore.dataset.claims import commit
 from tokscore.dataset.claims.claim import read_claims
 from tokscore.dataset.claims.claiming import Claims, clear
-from tokscore.dataset.claims.commit import committing, part_name
+from tokscore.dataset.claims.commit import committing
 from tokscore.dataset.claims.files import ClaimFiles
 from tokscore.dataset.claims.processes import this_host
 from tokscore.dataset.files import location
-from tokscore.dataset.reading import Dataset
-from tokscore.dataset.table_files import TableFile
 
 N_PARTS = 6
 
@@ -101,29 +97,5 @@ def test_who_waits_for_the_second_right_takes_the_first_where_both_are_gone(stor
 
 def test_of_two_writers_of_a_part_one_wins(store: StoreServer) -> None:
     root = location("s3://bucket/out")
-    writers = [
-        subprocess.Popen(
-            [sys.executable, two_writers.__file__, str(root), token_id],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
-        for token_id in ("1", "2")
-    ]
-    for index in range(N_PARTS):
-        for writer in writers[:: 1 if index % 2 else -1]:
-            assert writer.stdin is not None
-            writer.stdin.write(f"{index}\n")
-        answers = [
-            writer.stdout.readline().strip() == "True" for writer in writers if writer.stdout is not None
-        ]
-        assert sorted(answers) == [False, True]
-        # Whose checksums are those of all tables.
-        Dataset.of_part(root, two_writers.MANIFEST, two_writers.MANIFEST.parts[index])
-        with TableFile(root / "tokens" / part_name(index), "tokens") as file:
-            winner = 1 + answers.index(True)
-            assert file.read()["token_id"].to_pylist() == [winner] * 3 * winner
-    for writer in writers:
-        writer.communicate()
+    check_one_wins(root, N_PARTS)
     assert store.unfinished() == 0
