@@ -241,6 +241,10 @@ def test_the_tokenizer_is_what_the_server_says_that_it_has(
     assert isinstance(result.exception, UsageError)
     assert "names /models/elsewhere, of which no tokenizer can be loaded here" in str(result.exception)
     assert "Give `model`" in str(result.exception)
+    # GGUF files are served with the tokenizer of another place, which vLLM tells where it is asked to.
+    served.tokenizer = str(tiny_model)
+    result = run("logprobs", conversations, "--dry-run", "--url", url)
+    assert result.exit_code == 0, result.output
 
 
 def test_without_a_server_a_model_must_be_given(write_jsonl: Write, tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ class Served:
         self.key: str | None = None
         self.names = ["tiny"]
         self.root: str | None = None
+        self.tokenizer: str | None = None
         self.max_model_len = 1_024
         self.max_logprobs = 1_000
         self.die_after: int | None = None
@@ -228,6 +229,8 @@ class Served:
                 for name in self.names
             ]
             return 200, {"object": "list", "data": models}
+        if path == "/tokenizer_info" and self.tokenizer is not None:
+            return 200, {"tokenizer_class": "X", "name_or_path": self.tokenizer}
         if path == "/version" and self.kind.startswith("vllm"):
             return 200, {"version": self.version}
         if path == "/get_server_info" and self.kind == "sglang":
