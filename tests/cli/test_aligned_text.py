@@ -85,9 +85,15 @@ def test_spans_tile_messages_add_up_to_them_and_give_bits_per_byte(
     assert found["n_conversations"] > 10
     assert 0 < total["share_one_to_one"] < 1
     n_unaligned = {"teacher": total["n_teacher_unaligned"], "student": found["n_student_unaligned"]}
-    for side, name in zip(SIDES, ("teacher", student), strict=True):
+    # Some conversations are too long in the tokens of one side alone.
+    fields = [of_fields(scored[name]) for name in ("teacher", student)]
+    shared = set.intersection(*({field[0] for field in each} for each in fields))
+    assert len(shared) == found["n_conversations"]
+    for side, own_fields in zip(SIDES, fields, strict=True):
         n_outside = n_tiled = 0
-        for field, (positions, logprobs) in of_fields(scored[name]).items():
+        for field, (positions, logprobs) in own_fields.items():
+            if field[0] not in shared:
+                continue
             own = spans.filter(**dict(zip(FIELD, field, strict=True)))
             bounds = own.select(f"{side}_start", f"{side}_stop").rows()
             inside = [at for start, stop in bounds for at in positions if start <= at < stop]
