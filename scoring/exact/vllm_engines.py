@@ -49,6 +49,11 @@ class _PlacedEngine(VllmEngine):
 
     extension = "tokscore.scoring.exact.workers.ExactExtension"
 
+    def __init__(self, spec: EngineSpec, longest: int) -> None:
+        # In 16 bits the order of sums makes no difference that rounding does not make.
+        self.has_torch_kernels = spec.identity.dtype == "float32"
+        super().__init__(spec, longest)
+
     def _call(self, method: str, *arguments: object) -> list[Any]:  # Any: what the method returns
         with quiet(), engine_errors("failed"):
             found: list[Any] = self._llm.collective_rpc(method, args=arguments)

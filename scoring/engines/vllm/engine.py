@@ -24,7 +24,7 @@ from tokscore.scoring.engines.vllm.path_check import LIMIT, LIMIT_16_BIT, PLAIN_
 from tokscore.scoring.engines.vllm.reference import difference_from_transformers, uses_transformers
 from tokscore.scoring.engines.vllm.requests import FLAT, FUSED, PATHS, Requests
 from tokscore.scoring.engines.vllm.results import from_flat, from_tensors, keep_tensors
-from tokscore.scoring.engines.vllm.surroundings import engine_errors, mend_llvmlite, quiet
+from tokscore.scoring.engines.vllm.surroundings import engine_errors, mend_llvmlite, quiet, torch_kernels
 from tokscore.scoring.engines.vllm.worker.prompts import WorkerSettings
 
 if TYPE_CHECKING:
@@ -60,10 +60,12 @@ class VllmEngine:
         requests: What it is given.
         extension: Of vLLM's worker class, what is called there.
         beside_bytes: Memory of the device that is left to others.
+        has_torch_kernels: Whether torch's own kernels run on a CPU, as transformers has them.
     """
 
     extension = "tokscore.scoring.engines.vllm.worker.extension.ScoringExtension"
     beside_bytes = 0
+    has_torch_kernels = False
 
     def __init__(self, spec: EngineSpec, longest: int) -> None:
         """Start vLLM, choose a path and test it.
@@ -203,7 +205,8 @@ class VllmEngine:
             gpu_bytes=gpu_bytes,
             beside_bytes=self.beside_bytes,
         )
-        self._llm = LLM(**settings.arguments | {"worker_extension_cls": self.extension})
+        plain = torch_kernels() if self._on_cpu and self.has_torch_kernels else {}
+        self._llm = LLM(**plain | settings.arguments | {"worker_extension_cls": self.extension})
         self._engine = self._llm.llm_engine
         caches = settings.arguments["enable_prefix_caching"]
         check_config(self._engine.vllm_config, self._longest, shares=caches)

@@ -1,4 +1,4 @@
-"""Around calls into vLLM: what it prints, how it fails, and what breaks it."""
+"""Around calls into vLLM: what it prints, how it fails, what breaks it, and whose kernels it takes."""
 
 from __future__ import annotations
 
@@ -29,6 +29,21 @@ def mend_llvmlite() -> None:
         return function(self, name)
 
     handle.__getattr__ = only_functions
+
+
+def torch_kernels() -> dict[str, object]:
+    """Have vLLM's CPU build take torch's kernels for linear layers, norms and activations.
+
+    They add in the order in which transformers adds. A setting of vLLM chooses all but the linear layers;
+    for these it looks at a name of its own, and a vLLM without it keeps its kernels.
+
+    Returns:
+        Arguments of vLLM.
+    """
+    from vllm import _custom_ops
+
+    _custom_ops._supports_onednn = False
+    return {"compilation_config": {"custom_ops": ["none"]}}
 
 
 @contextmanager
