@@ -72,6 +72,7 @@ class Served:
         self.max_model_len = 1_024
         self.max_logprobs = 1_000
         self.die_after: int | None = None
+        self.status_elsewhere = 404
         self.version = "1.2.3"
         self.n_requests = self.n_running = self.most_running = 0
         self.prompts: list[list[int]] = []
@@ -147,7 +148,7 @@ class Served:
         """Status and answer."""
         paths = {"vllm": "/v1/completions", "vllm-tokens": "/inference/v1/generate", "sglang": "/generate"}
         if self.kind == "nothing" or path != paths.get(self.kind, "/v1/completions"):
-            return 404, {"detail": "Not Found"}
+            return self.status_elsewhere, {"detail": "Not here"}
         return getattr(self, f"_{self.kind.replace('-', '_').partition(' ')[0]}")(asked)
 
     def _scored(self, prompt: list[int], asked: dict[str, Any]) -> tuple[list[int], np.ndarray]:

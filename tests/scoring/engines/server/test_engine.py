@@ -222,3 +222,8 @@ def test_one_of_several_models_is_named(serve: Serve, model_files: Path) -> None
     with pytest.raises(UsageError, match="serves no model c; it has a, b"):
         plan_engine(str(model_files), url=url, server_model="c")
     assert plan_engine(str(model_files), url=url, server_model="b").identity.name == "b"
+
+
+def test_a_path_that_is_forbidden_does_not_end_the_search(serve: Serve, connect: Connect) -> None:
+    _, url = serve("echo", status_elsewhere=403)
+    assert connect(url).details["server_kind"] == "echo"
