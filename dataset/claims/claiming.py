@@ -31,6 +31,8 @@ OWNERS_A_LOOK = 64
 # Parts that others turned out to have, one after the other, before more and more of the next are left out:
 # where very many processes take parts in one order, most of a listing is done by the time it is used.
 MISSES_BEFORE_LEAPS = 8
+# And before the list is made again; as many as there are others, where these are more.
+MISSES_BEFORE_LISTING = 32
 # Between looks for parts whose owner has ended.
 WAIT_S = 2.0
 
@@ -219,7 +221,7 @@ class Claims:
         window: list[int] = []
         n_missed = 0
         claimed: set[int] = set()
-        while n_missed <= n_others:
+        while n_missed <= max(n_others, MISSES_BEFORE_LISTING):
             window += islice(free, n_window - len(window))
             if not window:
                 return
