@@ -112,7 +112,7 @@ def test_render_and_logprobs_go_through_a_bucket(
 @pytest.mark.parametrize(
     "name",
     # Its library tries again by itself, for half a minute.
-    ["hf://datasets/me/set/*.jsonl", pytest.param("gs://bucket/a.jsonl", marks=pytest.mark.slow)],
+    ["hf://datasets/me/set/*.jsonl", pytest.param("gs://bucket/a.jsonl", marks=pytest.mark.nightly)],
 )
 def test_a_store_that_cannot_be_reached_is_named_in_one_line(
     tiny_model: Path, tmp_path: Path, name: str
