@@ -72,7 +72,7 @@ endif
 ifneq ($(VLLM_ENV),)
 vllm: env-vllm models assets
 	@echo "== pytest with vLLM"
-	@$(PYTEST_ENV) .venv-vllm/bin/python -m pytest --durations=12 -m "vllm and not nightly"
+	@$(ON_TWO_CORES) $(PYTEST_ENV) .venv-vllm/bin/python -m pytest -n 2 --dist loadfile --durations=12 -m "vllm and not nightly"
 else
 vllm:
 	@echo "== the vLLM tests are left out: they need Linux on x86-64 and Python 3.11"

@@ -54,6 +54,7 @@ def test_both_engines_write_the_same_dataset(tokscore: Run, tiny_model: Path, tm
     assert json.loads(differing.stdout)["total"]["top1_agreement"] > 0.99
 
 
+@pytest.mark.nightly
 def test_exact_values_of_both_engines_are_the_same(
     tokscore: Run, teacher_model: Path, student_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,8 +95,8 @@ def test_exact_values_of_both_engines_are_the_same(
     # log_ratio is the difference of two that are held here.
     for name in sorted({*values} - {"log_ratio"}):
         gaps = np.abs(ours[name].to_numpy() - reference[name].to_numpy())
-        is_size = name in {"teacher_logprob", "student_logprob", "entropy_teacher", "entropy_student"}
-        sizes = np.maximum(1, np.abs(reference[name].to_numpy())) if is_size else 1
-        assert (gaps / sizes).max() <= 1e-5, name
+        # transformers itself has logprobs in float32 up to 2.8e-5 off those in float64 (docs/divergence.md).
+        is_of_one_model = name.startswith(("teacher_", "student_", "entropy_"))
+        assert gaps.max() <= (2.8e-5 if is_of_one_model else 1e-5), (name, gaps.max())
         assert gaps.mean() <= 2e-6, name
     assert [path for path in (tmp_path / "cache").rglob("*") if path.suffix == ".tmp"] == []
