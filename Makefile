@@ -30,7 +30,7 @@ help:
 	@echo "make lint | types | unit | slow | triton | vllm    one part of make test; unit leaves out long sweeps"
 	@echo "make versions       test the engines with the lowest and the newest transformers (long)"
 	@echo "make architectures  try every causal architecture of transformers, made tiny (long)"
-	@echo "make served         hold a vLLM server against vLLM in this process (minutes)"
+	@echo "make served         hold a vLLM server, and exact values by vLLM, against others (minutes)"
 	@echo "make fuzz           try mutated datasets, records, model folders and templates (hours; FUZZ=0.1 runs a tenth)"
 	@echo "make kills          kill runs at 280 random moments and compare what they end with (long)"
 	@echo "make models  build the two models in $(TOKSCORE_CACHE)/models"
@@ -89,7 +89,7 @@ architectures-vllm: env-vllm
 	@.venv-vllm/bin/python -m pytest -m vllm tests/scoring/test_architectures.py
 
 served: env-vllm models
-	@$(PYTEST_ENV) .venv-vllm/bin/python -m pytest -m vllm tests/scoring/engines/server/test_vllm.py
+	@$(PYTEST_ENV) .venv-vllm/bin/python -m pytest -m "vllm and nightly" tests/cli tests/scoring/engines
 
 FUZZ ?= 1
 fuzz: env-test assets
