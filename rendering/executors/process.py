@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tokscore.rendering.executors.replica import Order
     from tokscore.rendering.executors.work import Outcome
 
+_AGAIN_S = 0.001
 _LENGTH_BYTES = 8
 _CHUNK_BYTES = 4_096
 
@@ -94,8 +95,7 @@ def main() -> int:
     reports = _Reports(os.fdopen(os.dup(1), "wb"))
     # What libraries print belongs to the log.
     os.dup2(2, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and says stop
-    signal.signal(signal.SIGTERM, _stop)
+    end_when_told()
     order: Order = next(read_messages(sys.stdin.buffer))
     Thread(target=_end_with_parent, daemon=True).start()
     from tokscore.dataset.errors import TokscoreError
@@ -119,9 +119,26 @@ def main() -> int:
     return 0
 
 
-def _stop(number: int, _frame: object) -> NoReturn:
-    signal.signal(number, signal.SIG_IGN)
-    sys.exit(128 + number)
+def end_when_told() -> None:
+    """Raise `SystemExit` at SIGTERM, once, and take no notice of Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and says stop
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGALRM, _stop)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
+    sys.unraisablehook = _raise_again
+
+
+def _stop(_number: int, _frame: object) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(128 + signal.SIGTERM)
+
+
+def _raise_again(found: sys.UnraisableHookArgs) -> None:
+    """Python drops what is raised while it deletes an object; SIGALRM brings it again."""
+    if isinstance(found.exc_value, SystemExit):
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+    else:
+        sys.__unraisablehook__(found)
 
 
 def _end_with_parent() -> None:

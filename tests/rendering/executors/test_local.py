@@ -149,6 +149,29 @@ def test_a_killed_driver_leaves_nothing_behind_and_the_next_run_finishes(
     assert before.items() <= undisturbed.items()
 
 
+TOLD_WHILE_DELETING = """
+import os, signal, time
+from tokscore.rendering.executors.process import end_when_told
+
+class Deleted:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000):
+            pass
+
+end_when_told()
+del (deleted := [Deleted()])[0]
+time.sleep(20)
+"""
+
+
+def test_a_replica_that_is_told_to_end_while_it_deletes_an_object_ends() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", TOLD_WHILE_DELETING], capture_output=True, text=True, check=False, timeout=15
+    )
+    assert (finished.returncode, finished.stderr) == (143, "")
+
+
 def test_a_driver_that_is_told_to_end_keeps_whole_parts_and_lets_go_of_the_others(
     tiny_model: Path, lines: Path, tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
