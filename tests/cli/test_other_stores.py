@@ -76,6 +76,7 @@ def test_of_two_writers_of_a_part_one_wins(bucket: str) -> None:
     check_one_wins(root, N_PARTS)
 
 
+@pytest.mark.slow
 def test_render_and_logprobs_go_through_a_bucket(
     started: OtherStore, bucket: str, conversation: dict[str, object], tiny_model: Path, tmp_path: Path
 ) -> None:

@@ -172,6 +172,7 @@ def test_a_key_is_sent_and_appears_nowhere(
     assert all(KEY.encode() not in path.read_bytes() for path in files)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are listed elsewhere")
 def test_a_key_reaches_replicas_and_is_in_no_list_of_processes(
     serve: Serve, tiny: Model, tiny_model: Path, write_jsonl: Write, tmp_path: Path

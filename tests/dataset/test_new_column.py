@@ -58,6 +58,7 @@ def changed(tmp_path: Path) -> Path:
     return package.parent
 
 
+@pytest.mark.slow
 def test_a_token_column_takes_three_files(changed: Path, tiny_model: Path, tmp_path: Path) -> None:
     def run(*arguments: str | Path) -> str:
         finished = subprocess.run(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pytest
 
 from tokscore.dataset.reading import Dataset
 from tokscore.rendering.executors.execution import Execution
@@ -17,6 +18,7 @@ from tokscore.scoring.run import score
 FLOATS = ["logprob", "entropy", "top_logprobs"]
 
 
+@pytest.mark.slow
 def test_two_replicas_score_what_one_process_scores(tiny_model: Path, tmp_path: Path) -> None:
     lines = tmp_path / "convs.jsonl"
     records = [
