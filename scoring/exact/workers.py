@@ -14,7 +14,7 @@ import torch
 from tokscore.scoring.engines.vllm.worker.extension import ScoringExtension
 from tokscore.scoring.engines.vllm.worker.heads import float32_heads, float32_logits
 from tokscore.scoring.engines.vllm.worker.marks import Mark
-from tokscore.scoring.engines.vllm.worker.prompts import Pieces, PromptScorer, Rows, WorkerSettings
+from tokscore.scoring.engines.vllm.worker.prompts import Pieces, PromptScorer, Rows, Step, WorkerSettings
 from tokscore.scoring.engines.vllm.worker.runners import install
 from tokscore.scoring.exact.divergences import ExactTokens, exact_divergences
 from tokscore.scoring.exact.heads import load_head, save_head
@@ -75,9 +75,9 @@ class _PlacedScorer(PromptScorer):
         del self._firsts[request_id]
         return super()._finish(request_id)
 
-    def _rows(self, targets: torch.Tensor, pieces: Pieces, values: torch.Tensor) -> Rows:
+    def _rows(self, step: Step, values: torch.Tensor) -> Rows:
         """Numbers of each row, float64 [rows, numbers], as vLLM hands results on."""
-        ids = torch.stack([targets, self.positions_of(pieces)], dim=1).int().cpu()
+        ids = torch.stack([step.targets, self.positions_of(step.pieces)], dim=1).int().cpu()
         return Rows(ids, values, torch.zeros(len(ids), dtype=torch.int32))
 
     def _places(self, pieces: Pieces) -> list[tuple[int, int]]:
@@ -100,32 +100,25 @@ class StateKeeper(_PlacedScorer):
         self._paths = states, head
         self._states: States | None = None
 
-    def _score(
-        self,
-        hidden_states: torch.Tensor,
-        rows: torch.Tensor,
-        targets: torch.Tensor,
-        pieces: Pieces,
-        at_ids: torch.Tensor | None,  # noqa: ARG002 (there are none)
-    ) -> Rows:
-        wanted = hidden_states[rows]
+    def _score(self, step: Step) -> Rows:
+        wanted = step.hidden_states[step.rows]
         if self._states is None:
             with open(self._paths[1], "wb") as file:  # noqa: PTH123 (an open file of another process)
                 save_head(self._model, self._config, wanted, file)
             self._states = States(self._paths[0], wanted.shape[1], wanted.dtype)
-        logprobs = torch.full((len(rows), 1), torch.nan, dtype=torch.float64)
+        logprobs = torch.full((len(step.rows), 1), torch.nan, dtype=torch.float64)
         done = 0
-        for first, n in self._places(pieces):
+        for first, n in self._places(step.pieces):
             self._states.write(first, wanted[done : done + n])
             n_probe = min(max(PROBE_ROWS - first, 0), n)
             if n_probe:
                 part = slice(done, done + n_probe)
                 with float32_logits(self._heads):
                     logprobs[part, 0] = token_logprobs(
-                        self._compute_logits, wanted[part], targets[part], self._temperature
+                        self._compute_logits, wanted[part], step.targets[part], self._temperature
                     )
             done += n
-        return self._rows(targets, pieces, logprobs)
+        return self._rows(step, logprobs)
 
 
 class PairScorer(_PlacedScorer):
@@ -151,34 +144,31 @@ class PairScorer(_PlacedScorer):
             found: list[float] = token_logprobs(self._teacher, states, targets, self._temperature).tolist()
         return found
 
-    def _score(
-        self,
-        hidden_states: torch.Tensor,
-        rows: torch.Tensor,
-        targets: torch.Tensor,
-        pieces: Pieces,
-        at_ids: torch.Tensor | None,  # noqa: ARG002 (there are none)
-    ) -> Rows:
-        states = self._states.read(self._places(pieces)).to(self.device)
+    def _score(self, step: Step) -> Rows:
+        states = self._states.read(self._places(step.pieces)).to(self.device)
         found: list[ExactTokens] = []
         # The logits of both models share the memory that is set aside for one.
         n_rows = max(1, self._chunk_rows // 2)
         with float32_logits(self._heads):
-            for first in range(0, len(rows), n_rows):
+            for first in range(0, len(step.rows), n_rows):
                 part = slice(first, first + n_rows)
                 teacher, student = (
                     self._teacher(states[part]),
-                    self._compute_logits(hidden_states[rows[part]]),
+                    self._compute_logits(step.hidden_states[step.rows[part]]),
                 )
                 assert teacher is not None
                 assert student is not None
                 found.append(
                     exact_divergences(
-                        teacher, student, targets[part], alphas=self._alphas, temperature=self._temperature
+                        teacher,
+                        student,
+                        step.targets[part],
+                        alphas=self._alphas,
+                        temperature=self._temperature,
                     )
                 )
         values = np.concatenate([each.packed() for each in found])
-        return self._rows(targets, pieces, torch.from_numpy(values))
+        return self._rows(step, torch.from_numpy(values))
 
 
 def token_logprobs(

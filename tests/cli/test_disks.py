@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import unavailable
+
 # Mounts a disk that nobody else sees, which takes no rights where users may have namespaces.
 ALONE = ["unshare", "--map-root-user", "--mount", "sh", "-euc"]
 FULL = "mount -t tmpfs -o size=192k disk $DISK"
@@ -31,14 +33,17 @@ def is_possible() -> bool:
     return subprocess.run([*ALONE, "mount -t tmpfs x /mnt"], capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="mounts of its own are Linux's")
 @pytest.mark.parametrize(
     ("disk", "message"), [(FULL, "No space left on device"), (READ_ONLY, "Read-only file system")]
 )
 def test_a_disk_that_takes_nothing_leaves_no_part_and_the_command_goes_on_when_it_does(
     tiny_model: Path, tmp_path: Path, disk: str, message: str
 ) -> None:
-    if sys.platform != "linux" or not is_possible():
-        pytest.skip("needs namespaces of mounts")
+    if not is_possible():
+        unavailable(
+            "`unshare` gives no mounts of its own here; it is Linux's, and takes root or user namespaces"
+        )
     chance = random.Random(0)
     records = [{"messages": [{"role": "user", "content": chance.randbytes(400).hex()}]} for _ in range(200)]
     (tmp_path / "convs.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))

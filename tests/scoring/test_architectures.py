@@ -1,7 +1,7 @@
 """Every causal architecture of the installed transformers: right, or refused by name; never silently wrong.
 
-`make architectures` runs it. A refusal has to name its reason, and is none for what people score most; what
-cannot be made tiny is skipped with what transformers says.
+`make architectures` runs it. A refusal has to name its reason, and is none for what people score most. Types
+that cannot be made tiny are known by name and skipped with what transformers says; any other has to be made.
 """
 
 from __future__ import annotations
@@ -45,11 +45,52 @@ VLLM_ATOL = {"apertus": 5e-3}
 VLLM_REFUSES = frozenset({"mamba"})
 
 
+# Whose configuration does not take small sizes, in the versions of transformers that the tests are run with.
+NOT_TINY = frozenset(
+    {
+        "bamba",
+        "blt",
+        "cohere_compass_text",
+        "dbrx",
+        "dots1",
+        "dots3_note",
+        "dots3_note_text",
+        "falcon_h1",
+        "gemma3n",
+        "gemma3n_text",
+        "gemma4",
+        "gemma4_assistant",
+        "gemma4_text",
+        "gemma4_unified",
+        "gemma4_unified_assistant",
+        "gemma4_unified_text",
+        "gpt_neo",
+        "granitemoehybrid",
+        "hunyuan_v1_dense",
+        "hunyuan_v1_moe",
+        "inkling2_loop_text",
+        "inkling2_text",
+        "lfm2_moe",
+        "longcat_flash",
+        "mamba2",
+        "ministral",
+        "musicgen",
+        "musicgen_melody",
+        "nemotron",
+        "reformer",
+        "xlm",
+        "zamba",
+        "zamba2",
+        "zaya",
+    }
+)
+
+
 def make_or_skip(model_type: str, path: Path) -> None:
     try:
         tiny_architectures.make(model_type, path)
     except Exception as error:
-        if model_type in SCORED:
+        if model_type not in NOT_TINY:
             raise
         pytest.skip(f"not made: {type(error).__name__}: {str(error)[:100]}")
 

@@ -64,6 +64,24 @@ class Span(NamedTuple):
 Pieces = Sequence[tuple[Span, NDArray[np.int64]]]
 
 
+class Step(NamedTuple):
+    """What is to be scored of one step of the model.
+
+    Attributes:
+        hidden_states: [tokens, width], the step's output.
+        rows: Wanted rows of it, int64 [rows], in the order of `pieces`.
+        targets: The id to be scored in each, int64 [rows].
+        pieces: Whose rows they are.
+        at_ids: Further ids to be scored, int64 [rows, given], -1 to pad; None where there are none.
+    """
+
+    hidden_states: torch.Tensor
+    rows: torch.Tensor
+    targets: torch.Tensor
+    pieces: Pieces
+    at_ids: torch.Tensor | None
+
+
 class Rows(NamedTuple):
     """Rows of one request, on the model's device, the realised token first.
 
@@ -206,7 +224,7 @@ class PromptScorer:
                 [len(positions) for _, positions in pieces],
             )
             at_ids = None if given is None else self.on_device(given.astype(np.int64))
-            block = self._score(hidden_states, self.on_device(rows), targets, pieces, at_ids)
+            block = self._score(Step(hidden_states, self.on_device(rows), targets, pieces, at_ids))
             first = 0
             for span, positions in pieces if block is not None else ():
                 if len(positions):
@@ -245,15 +263,9 @@ class PromptScorer:
             *(column[0] if len(column) == 1 else torch.cat(column) for column in zip(*blocks, strict=True))
         )
 
-    def _score(
-        self,
-        hidden_states: torch.Tensor,
-        rows: torch.Tensor,
-        targets: torch.Tensor,
-        pieces: Pieces,
-        at_ids: torch.Tensor | None,
-    ) -> Rows | None:
+    def _score(self, step: Step) -> Rows | None:
         """Scores of rows of the hidden states; None on workers that get no logits."""
+        hidden_states, rows, targets, pieces, at_ids = step
         n, top_k = len(rows), self._settings.top_k
         n_given = 0 if at_ids is None else at_ids.shape[1]
         made = Rows(
