@@ -22,7 +22,7 @@ from tokscore.dataset.manifest import Manifest, Part
 from tokscore.dataset.tokens import FailedConversation
 from tokscore.dataset.writing import PartWriter
 from tokscore.rendering.executors.claimed import claimed
-from tokscore.rendering.libraries import keep_pandas_out
+from tokscore.rendering.libraries.unused import import_what_is_used
 from tokscore.rendering.tokenizers.memory import give_memory_back
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def _start(job: bytes, stop: Event) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["RAYON_NUM_THREADS"] = "1"  # fastokens looks at this one
     Thread(target=_exit_with_parent, daemon=True).start()
-    keep_pandas_out()
+    import_what_is_used()
     _WORKER.append(_Worker(pickle.loads(job), stop))  # noqa: S301
     give_memory_back()
 

@@ -94,9 +94,9 @@ class GroupedCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:  # Any: typer brings its own click
         """Run the command."""
-        from tokscore.rendering.libraries import keep_pandas_out
+        from tokscore.rendering.libraries.unused import import_what_is_used
 
-        keep_pandas_out()
+        import_what_is_used()
         return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # Any: as above

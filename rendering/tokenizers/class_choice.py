@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
-from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from tokscore.rendering.libraries.remembered import read_remembered, write_remembered
 
 # What the choice depends on beside the files.
 _PACKAGES = ("transformers", "tokenizers", "mistral-common", "sentencepiece", "tiktoken")
 _SUFFIXES = frozenset({".json", ".jinja", ".model", ".txt", ".tiktoken", ".py"})
 _READ_BYTES = 2**20  # of longer files, size and time of change stand for the content
 _KEPT = 500
-
-
-def cache_file() -> Path:
-    """Where choices are kept."""
-    folder = os.environ.get("TOKSCORE_CACHE") or Path.home() / ".cache" / "tokscore"
-    return Path(folder) / "tokenizer_classes.json"
+FILE = "tokenizer_classes.json"
 
 
 def remembered_class(model: str) -> Any:  # Any: a class of transformers, which has no usable types
@@ -51,21 +45,11 @@ def remember_class(model: str, tokenizer: Any) -> None:  # Any: of transformers
     name = f"{kind.__module__}:{kind.__qualname__}"
     if known.get(key) == name:
         return
-    kept = [*known.items()][-_KEPT:]
-    text = json.dumps({**dict(kept), key: name}, indent=1)
-    with suppress(OSError):  # it is only slower without
-        path = cache_file()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            file.write(text)
-        Path(file.name).replace(path)
+    write_remembered(FILE, {**dict([*known.items()][-_KEPT:]), key: name})
 
 
 def _read() -> dict[str, str]:
-    try:
-        found = json.loads(cache_file().read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
+    found = read_remembered(FILE)
     if not isinstance(found, dict):
         return {}
     return {

@@ -1,4 +1,4 @@
-"""Commands import what they need: no torch or polars to make tokens, no numba for a few rows, no pandas."""
+"""Commands import what they need: no torch or polars to make tokens, no numba for a few rows, no scipy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import EXAMPLES
 
-HEAVY = ("torch", "vllm", "numba", "transformers", "polars", "pandas")
+HEAVY = ("torch", "vllm", "numba", "transformers", "polars", "pandas", "scipy", "cffi", "trio")
 RUN = f"""
 import atexit, sys
 names = {HEAVY!r}

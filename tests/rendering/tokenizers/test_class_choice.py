@@ -9,8 +9,9 @@ import pytest
 
 from tests.conftest import make_tiny_model
 from tokscore.rendering import ChatTokenizer, InputError
+from tokscore.rendering.libraries.remembered import remembered_file
 from tokscore.rendering.tokenizers import loading
-from tokscore.rendering.tokenizers.class_choice import cache_file, remembered_class
+from tokscore.rendering.tokenizers.class_choice import FILE, remembered_class
 
 NAMES = ("deepseek_v3", "gemma3", "gptoss", "llama3_1", "qwen3")
 TEMPLATE = "{{ messages }}"
@@ -62,12 +63,12 @@ def test_other_files_ask_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_what_is_remembered_is_only_a_class_of_transformers(tmp_path: Path) -> None:
     model = str(make_tiny_model(tmp_path / "model", seed=0))
     ChatTokenizer(model)
-    known = json.loads(cache_file().read_text())
+    known = json.loads(remembered_file(FILE).read_text())
     for name in ("os:system", "transformers.nothing:Here", "transformers.utils:missing_name", 1):
-        cache_file().write_text(json.dumps(dict.fromkeys(known, name)))
+        remembered_file(FILE).write_text(json.dumps(dict.fromkeys(known, name)))
         assert remembered_class(model) is None
     for text in ("", "[]", "{", "\x00"):
-        cache_file().write_text(text)
+        remembered_file(FILE).write_text(text)
         assert remembered_class(model) is None
     assert ChatTokenizer(model).token_ids(["Hi"])[0].tolist() == [39, 72]
 
