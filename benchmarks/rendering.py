@@ -34,6 +34,7 @@ from tokscore.rendering.attribution.settings import Verify
 from tokscore.rendering.batches import render_many
 from tokscore.rendering.executors.devices import all_cores
 from tokscore.rendering.run import render_source
+from tokscore.rendering.tokenizers.loading import load_tokenizer
 
 BEYOND_THE_FIRST_TEN = 11  # of the first ten conversations of an input all ids are verified
 TEXT = "".join(inspect.getsource(module) for module in (argparse, inspect, random, statistics))
@@ -109,11 +110,15 @@ class Setup:
     def __init__(self, tokenizer: str, template: Path, library: str) -> None:
         self.tokenizer = ChatTokenizer(tokenizer, template=template.read_text("utf-8"), library=library)
         self.renderers = {verify: Renderer(self.tokenizer, verify=verify) for verify in Verify}
+        self.folder = tokenizer
+        self.as_new: dict[str, Any] = {}  # Any: a tokenizer of transformers
 
-    def plain(self, conversations: Sequence[Conversation]) -> None:
-        """As transformers does it."""
+    def plain(self, name: str, conversations: Sequence[Conversation]) -> None:
+        """As transformers does it, by a tokenizer of its own: it remembers only the first words it meets."""
+        if name not in self.as_new:
+            self.as_new[name] = load_tokenizer(self.folder, None, trust_remote_code=False)
         for conversation in conversations:
-            self.tokenizer.hf.apply_chat_template(
+            self.as_new[name].apply_chat_template(
                 list(conversation.messages),
                 chat_template=self.tokenizer.template,
                 tokenize=True,
@@ -174,7 +179,7 @@ def measure_times(arguments: argparse.Namespace) -> None:
         ):
             n_tokens = sum(len(setup.renderers[Verify.OFF].render(each)) for each in conversations)
             ways: dict[str, Callable[[], object]] = {
-                "plain": partial(setup.plain, conversations),
+                "plain": partial(setup.plain, name, conversations),
                 "attributed, one by one": partial(setup.alone, conversations),
                 "attributed, batches in one process": partial(setup.batched, conversations),
                 "  with default verification": partial(setup.batched, conversations, Verify.SAMPLE),
