@@ -25,10 +25,12 @@ class Only(NamedTuple):
     Attributes:
         names: Those, in the order of the class.
         help: What the help says of some of them instead.
+        defaults: What some are where they are not given, instead.
     """
 
     names: tuple[str, ...]
     help: Mapping[str, str] = {}
+    defaults: Mapping[str, object] = {}
 
 
 class _Taken(NamedTuple):
@@ -57,7 +59,11 @@ def setting_options(command: Command) -> Command:
             parameters += _fields(kind)
             continue
         only = picked[0] if picked else Only(tuple(found.name for found in definitions(kind)))
-        found = tuple(found for found in definitions(kind) if found.name in only.names)
+        found = tuple(
+            each._replace(default=only.defaults.get(each.name, each.default))
+            for each in definitions(kind)
+            if each.name in only.names
+        )
         taken[each.name] = _Taken(kind, found)
         parameters += [_parameter(one, only.help.get(one.name, one.about.help)) for one in found]
 

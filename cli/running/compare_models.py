@@ -48,6 +48,8 @@ Engine = Annotated[
             "top_k": "With --on, most likely ids to keep of each token.",
             "dtype": "With --on, type to compute in; auto is each model's own.",
         },
+        # Five times the ids of logprobs: intervals are what they are for here, and half as wide.
+        {"top_k": 100},
     ),
 ]
 Exact = Annotated[
