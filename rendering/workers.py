@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread, current_thread, main_thread
@@ -188,21 +188,17 @@ def on_processes(job: Job[T], n_workers: int, parts: Sequence[Part]) -> Generato
 def _blocked_signals() -> Iterator[None]:
     """Signals wait: what is started meanwhile is started whole, and gets none before it can take it."""
     came: list[int] = []
-    handlers = {}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    # Another thread of this process may still take one; its handler then runs in the main one.
-    if current_thread() is main_thread():
-        for number in _SIGNALS:
-            if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                handlers[number] = signal.signal(number, lambda number, _frame: came.append(number))
-    try:
+    with ExitStack() as after:  # each runs, whatever a signal that comes late raises in another
+        after.callback(lambda: [signal.raise_signal(number) for number in came])
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        after.callback(signal.pthread_sigmask, signal.SIG_SETMASK, mask)
+        # Another thread of this process may still take one; its handler then runs in the main one.
+        if current_thread() is main_thread():
+            for number in _SIGNALS:
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                    handler = signal.signal(number, lambda number, _frame: came.append(number))
+                    after.callback(signal.signal, number, handler)
         yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for arrived in came:
-            signal.raise_signal(arrived)
 
 
 class _Stopped(Exception):  # noqa: N818

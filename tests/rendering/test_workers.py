@@ -35,7 +35,7 @@ def test_signals_wait_until_processes_have_started(came: list[int]) -> None:
     handlers = [signal.getsignal(number) for number in SIGNALS]
     with _blocked_signals():
         for number in SIGNALS:
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
         signal.setitimer(signal.ITIMER_REAL, 0.001)
         time.sleep(0.02)
         assert came == []
@@ -59,6 +59,9 @@ def test_a_signal_that_another_thread_takes_waits_too(came: list[int]) -> None:
         os.kill(os.getpid(), signal.SIGINT)  # this thread blocks it, the other does not
         time.sleep(0.02)
         assert came == []
+    deadline = time.monotonic() + 10
+    while not came and time.monotonic() < deadline:  # the other may have had no processor until now
+        time.sleep(0.01)
     assert came == [signal.SIGINT]
     done.set()
     thread.join()
@@ -68,7 +71,7 @@ def test_an_exception_that_a_signal_raises_leaves_nothing_blocked() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let background jobs ignore it
     try:
         with pytest.raises(KeyboardInterrupt), _blocked_signals():
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
         assert set(SIGNALS).isdisjoint(signal.pthread_sigmask(signal.SIG_BLOCK, []))
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
