@@ -262,6 +262,7 @@ def test_the_colours_follow_the_system_and_the_button(browser: Any, report: Path
 @pytest.mark.parametrize(
     ("name", "fragment"), [("report", f"{HOSTILE}&q=short-1&t=5&pin=1"), ("exact_page", "#t=5&pin=1")]
 )
+@pytest.mark.slow
 def test_nothing_overlaps_or_is_cut_and_axe_finds_nothing_serious(
     browser: Any,
     assets: Path,

@@ -37,6 +37,7 @@ def is_possible() -> bool:
 @pytest.mark.parametrize(
     ("disk", "message"), [(FULL, "No space left on device"), (READ_ONLY, "Read-only file system")]
 )
+@pytest.mark.slow
 def test_a_disk_that_takes_nothing_leaves_no_part_and_the_command_goes_on_when_it_does(
     tiny_model: Path, tmp_path: Path, disk: str, message: str
 ) -> None:

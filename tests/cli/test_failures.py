@@ -75,6 +75,7 @@ def test_reasons_that_differ_in_texts_places_and_numbers_are_one() -> None:
     assert [each.first.path for each in reasons] == ["$.messages[1]", "$.messages[3]", "$.tools[4]"]
 
 
+@pytest.mark.slow
 def test_stats_reads_an_unfinished_run_and_says_so(
     tokscore: Run, tiny_model: Path, write_jsonl: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -86,6 +86,7 @@ def test_an_unknown_option_is_wrong_usage(tokscore: Run) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.slow
 def test_help_is_as_wide_as_the_terminal(tokscore: Run, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     lines = [

@@ -21,6 +21,7 @@ INTERRUPTED = {130, -signal.SIGINT}
     ("after", "gap_s"),
     [("scoring with", 0.0), ("scoring with", 0.1), ("engine:", 0.3), (None, 0.02)],
 )
+@pytest.mark.slow
 def test_ctrl_c_twice_prints_no_traceback(
     tiny_model: Path, tmp_path: Path, after: str | None, gap_s: float
 ) -> None:
@@ -161,6 +162,7 @@ main()
 
 
 @pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+@pytest.mark.slow
 def test_signals_before_and_after_each_process_starts_print_no_traceback(
     tiny_model: Path, tmp_path: Path, number: str, code: int
 ) -> None:
@@ -204,6 +206,7 @@ def has_workers(process: subprocess.Popen[bytes]) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no list of the processes started")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.slow
 def test_workers_that_just_start_print_no_traceback(
     tiny_model: Path, tmp_path: Path, number: signal.Signals
 ) -> None:

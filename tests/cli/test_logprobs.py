@@ -249,6 +249,7 @@ def test_reading_shows_before_scoring_does(
 
 
 @pytest.mark.parametrize(("signal_number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.slow
 def test_a_signal_leaves_finished_parts_and_no_temporary_files(
     tiny_model: Path, write_jsonl: Write, tmp_path: Path, signal_number: int, code: int
 ) -> None:

@@ -42,6 +42,7 @@ def folder(tmp_path: Path, tiny_model: Path, tiny_scores: Path) -> Path:
         ("template", LONG),
     ],
 )
+@pytest.mark.slow
 def test_a_name_that_is_too_long_is_bad_input(tokscore: Run, folder: Path, line: tuple[str, ...]) -> None:
     finished = tokscore(*line, cwd=folder)
     assert finished.returncode == 3, finished.stderr

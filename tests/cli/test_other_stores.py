@@ -71,6 +71,7 @@ def test_a_part_is_claimed_once(bucket: str) -> None:
     assert second.take(3)
 
 
+@pytest.mark.slow
 def test_of_two_writers_of_a_part_one_wins(bucket: str) -> None:
     root = location(bucket)
     check_one_wins(root, N_PARTS)

@@ -47,6 +47,7 @@ def run(command: str, model: Path, folder: Path, *more: str) -> subprocess.Compl
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.slow
 def test_a_piped_yes_runs_nothing(model: Path, tmp_path: Path, command: str) -> None:
     finished = run(command, model, tmp_path)
     assert finished.returncode == 3, finished.stderr

@@ -29,6 +29,7 @@ def _records(path: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("path", LINES, ids=lambda path: path.stem)
+@pytest.mark.slow
 def test_lines_are_kept_as_they_were(
     tokscore: RunTokscore, tiny_model: Path, tmp_path: Path, path: Path
 ) -> None:
@@ -55,6 +56,7 @@ def records() -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.slow
 def test_compressed_files_come_back(
     tokscore: RunTokscore, tiny_model: Path, tmp_path: Path, records: list[object], ending: str
 ) -> None:

@@ -131,6 +131,7 @@ def test_a_dead_server_keeps_finished_parts_and_the_same_command_goes_on(
     assert rows(out).equals(rows(whole))
 
 
+@pytest.mark.slow
 def test_another_model_behind_the_address_is_refused(
     serve: Serve, tiny: Model, tiny_model: Path, write_jsonl: Write, tmp_path: Path
 ) -> None:

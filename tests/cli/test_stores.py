@@ -206,6 +206,7 @@ def test_the_signature_of_a_web_address_stands_nowhere(
         assert "abc123def" not in text
 
 
+@pytest.mark.slow
 def test_an_input_is_read_on_after_the_network_was_away(
     store: StoreServer, conversation: dict[str, object], tiny_model: Path, tmp_path: Path
 ) -> None:

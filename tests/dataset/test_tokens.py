@@ -356,6 +356,7 @@ def load(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
 @pytest.mark.parametrize("template", REAL_TEMPLATES)
 @settings(max_examples=40, derandomize=True, deadline=None)
 @given(data=st.data(), cuts=CUTS, opener=st.booleans())
+@pytest.mark.slow
 def test_laws_hold_for_real_templates(
     load: Callable[[str], Renderer], template: str, data: st.DataObject, cuts: list[float], opener: bool
 ) -> None:

@@ -54,6 +54,7 @@ def rounded(text: str) -> str:
 
 
 @pytest.mark.parametrize("page", ["docs/training.md", "docs/incremental.md"])
+@pytest.mark.slow
 def test_the_code_of_a_page_prints_what_it_shows(page: str, run_page: RunPage) -> None:
     blocks = _BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
     shown = [text for language, text in blocks if not language]

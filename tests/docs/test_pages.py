@@ -312,6 +312,7 @@ def test_the_page_about_quantised_models_shows_what_the_command_prints(
 
 
 @pytest.mark.model
+@pytest.mark.slow
 def test_the_page_about_mismatch_shows_what_the_commands_print(
     tokscore: Run, teacher_model: Path, tmp_path: Path
 ) -> None:

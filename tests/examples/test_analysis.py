@@ -29,6 +29,7 @@ def test_the_documentation_shows_the_cells_of_the_example(blocks: list[tuple[str
 
 
 @pytest.mark.model
+@pytest.mark.slow
 def test_the_example_prints_what_the_documentation_shows(
     blocks: list[tuple[str, str]],
     teacher_model: Path,

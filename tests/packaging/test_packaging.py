@@ -101,6 +101,7 @@ def installed(
     )
 
 
+@pytest.mark.slow
 def test_every_room_is_importable_as_tokscore_and_typed(installed: Any) -> None:
     for room in ROOMS:
         (folder,) = map(Path, installed["folders"][room])

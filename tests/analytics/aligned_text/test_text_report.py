@@ -87,6 +87,7 @@ def tokens(root: Path) -> pl.DataFrame:
     return pl.read_parquet(root / "scores/*.parquet")
 
 
+@pytest.mark.slow
 def test_spans_tile_every_message_and_add_up_to_its_sums(
     write: Write, teacher_model: Path, qwen3: Path, tmp_path: Path
 ) -> None:
@@ -126,6 +127,7 @@ def test_spans_tile_every_message_and_add_up_to_its_sums(
         assert found == pytest.approx(by_hand, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_equal_tokenizers_give_the_comparison_by_tokens(
     write: Write, teacher_model: Path, tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ def pair(write_scores: Any, tmp_path: Path) -> list[Path]:
     return [write_scores(tmp_path / name, samples, noise=i / 2, top_k=1000) for i, name in enumerate("ts")]
 
 
+@pytest.mark.slow
 def test_a_new_row_comes_out_of_every_form_of_diff(run: Any, pair: list[Path], tmp_path: Path) -> None:
     out, page = tmp_path / "out", tmp_path / "page.html"
     found = run(

@@ -257,6 +257,7 @@ class Partial:
 
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 10**6), vocab_size=st.integers(5, 12), k=st.integers(1, 4))
+@pytest.mark.slow
 def test_no_completion_falls_outside_the_interval(seed: int, vocab_size: int, k: int) -> None:
     partial = Partial(seed, vocab_size, k)
     both = topk_divergences(partial.teacher, partial.student, alpha=0.3)
@@ -271,6 +272,7 @@ def test_no_completion_falls_outside_the_interval(seed: int, vocab_size: int, k:
 
 @pytest.mark.parametrize("seed", sweep(range(8), quick=[0]))
 @pytest.mark.parametrize("name", ["kl_teacher_student", "kl_student_teacher", "gjs"])
+@pytest.mark.slow
 def test_the_lower_limit_is_the_least_completion(seed: int, name: str) -> None:
     partial = Partial(seed, vocab_size=14, k=3)
     bounds: Bounds = getattr(topk_divergences(partial.teacher, partial.student), name)

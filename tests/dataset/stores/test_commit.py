@@ -95,6 +95,7 @@ def test_who_waits_for_the_second_right_takes_the_first_where_both_are_gone(stor
     assert not files.names()
 
 
+@pytest.mark.slow
 def test_of_two_writers_of_a_part_one_wins(store: StoreServer) -> None:
     root = location("s3://bucket/out")
     check_one_wins(root, N_PARTS)

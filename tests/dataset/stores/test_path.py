@@ -103,6 +103,7 @@ def test_reading_goes_on_after_the_network_was_away(store: StoreServer) -> None:
         assert file.read(4) == bytes([232, 233, 234, 235])
 
 
+@pytest.mark.slow
 def test_a_store_that_stays_away_is_told(store: StoreServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "PATIENCE_S", 0.5)
     path = location("s3://bucket/a.bin")

@@ -17,6 +17,7 @@ def tokens(tiny_model: Path) -> RenderedTokens:
     return Renderer(ChatTokenizer(str(tiny_model))).render(Conversation(MESSAGES))
 
 
+@pytest.mark.slow
 def test_the_kept_tokens_of_a_cut_answer_stay_sampled(tokens: RenderedTokens) -> None:
     first_sampled = int(np.flatnonzero(tokens.sampled_mask)[0])
     kept, status = LengthLimit(first_sampled + 3, Truncate.RIGHT).apply(tokens)

@@ -30,6 +30,7 @@ def check(outcome: Outcome) -> None:
     assert counts["right"] > 0.9 * counts["answers"], counts
 
 
+@pytest.mark.slow
 def test_no_mask_is_wrong_on_six_shapes(families: Families) -> None:
     outcome, modes = Outcome(), itertools.cycle([(False,), (True,)])
     for published, mode in zip(published_templates(families), modes, strict=False):
@@ -37,6 +38,7 @@ def test_no_mask_is_wrong_on_six_shapes(families: Families) -> None:
     check(outcome)
 
 
+@pytest.mark.slow
 def test_an_answer_keeps_the_stop_that_belongs_to_the_one_it_goes_on(families: Families) -> None:
     """Templates of Mistral print answers that follow each other as one turn of the first."""
     outcome = Outcome()

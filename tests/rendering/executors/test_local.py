@@ -100,6 +100,7 @@ def test_two_replicas_write_what_one_process_writes(
     assert len(killed) == len({*killed}) == 2
 
 
+@pytest.mark.slow
 def test_killed_replicas_are_started_again(
     tiny_model: Path, lines: Path, tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
@@ -127,6 +128,7 @@ def test_killed_replicas_are_started_again(
 
 
 @pytest.mark.parametrize("is_group", [False, True], ids=["driver", "group"])
+@pytest.mark.slow
 def test_a_killed_driver_leaves_nothing_behind_and_the_next_run_finishes(
     tiny_model: Path, lines: Path, tmp_path: Path, undisturbed: dict[str, bytes], is_group: bool
 ) -> None:
@@ -165,6 +167,7 @@ time.sleep(20)
 """
 
 
+@pytest.mark.slow
 def test_a_replica_that_is_told_to_end_while_it_deletes_an_object_ends() -> None:
     finished = subprocess.run(
         [sys.executable, "-c", TOLD_WHILE_DELETING], capture_output=True, text=True, check=False, timeout=15
@@ -172,6 +175,7 @@ def test_a_replica_that_is_told_to_end_while_it_deletes_an_object_ends() -> None
     assert (finished.returncode, finished.stderr) == (143, "")
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_told_to_end_keeps_whole_parts_and_lets_go_of_the_others(
     tiny_model: Path, lines: Path, tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
@@ -192,6 +196,7 @@ def test_a_driver_that_is_told_to_end_keeps_whole_parts_and_lets_go_of_the_other
     assert contents(out) == undisturbed
 
 
+@pytest.mark.slow
 def test_two_runs_of_one_output_share_its_parts_and_the_second_says_so(
     tiny_model: Path, lines: Path, tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
@@ -206,6 +211,7 @@ def test_two_runs_of_one_output_share_its_parts_and_the_second_says_so(
     assert any("works on part" in line and "what it takes is left to it" in line for line in told), told
 
 
+@pytest.mark.slow
 def test_the_function_tells_who_has_a_part(tiny_model: Path, lines: Path, tmp_path: Path) -> None:
     out, told = tmp_path / "out", []
     render_files(str(lines), str(tiny_model), out=out)
@@ -221,6 +227,7 @@ def test_the_function_tells_who_has_a_part(tiny_model: Path, lines: Path, tmp_pa
     assert any("works on part 0 of this output" in line for line in told), told
 
 
+@pytest.mark.slow
 def test_a_replica_that_makes_no_progress_ends_with_its_stack_and_is_started_again(
     tiny_model: Path,
     lines: Path,
@@ -249,6 +256,7 @@ Replica(Order(work, [0], "waits", stall_s=0.5), Events(print, print)).run()
 """
 
 
+@pytest.mark.slow
 def test_a_replica_that_waits_for_the_part_of_another_does_not_stall(tmp_path: Path) -> None:
     holder = Claims(tmp_path, "tokens")
     assert holder.take(0)
@@ -261,6 +269,7 @@ def test_a_replica_that_waits_for_the_part_of_another_does_not_stall(tmp_path: P
     assert waiting.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_replica_that_grows_too_large_is_started_again(
     tiny_model: Path, lines: Path, tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
@@ -271,6 +280,7 @@ def test_a_replica_that_grows_too_large_is_started_again(
     assert any("--replica-memory allows 800; it is started again" in line for line in told), told
 
 
+@pytest.mark.slow
 def test_an_error_of_a_replica_is_the_error_of_the_run(
     tiny_model: Path, lines: Path, tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
@@ -281,6 +291,7 @@ def test_an_error_of_a_replica_is_the_error_of_the_run(
     assert contents(tmp_path / "out") == undisturbed
 
 
+@pytest.mark.slow
 def test_a_part_that_ends_every_process_is_set_aside_and_all_others_are_done(
     tiny_model: Path, lines: Path, tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
@@ -297,6 +308,7 @@ def test_a_part_that_ends_every_process_is_set_aside_and_all_others_are_done(
     assert contents(tmp_path / "out") == undisturbed
 
 
+@pytest.mark.slow
 def test_a_run_is_refused_for_parts_of_its_own_that_are_not_done(tmp_path: Path) -> None:
     manifest = two_writers.MANIFEST
     (tmp_path / "tokens").mkdir()
