@@ -189,7 +189,7 @@ def _blocked_signals() -> Iterator[None]:
     """Signals wait: what is started meanwhile is started whole, and gets none before it can take it."""
     came: list[int] = []
     with ExitStack() as after:  # each runs, whatever a signal that comes late raises in another
-        after.callback(lambda: [signal.raise_signal(number) for number in came])
+        after.callback(_raise_signals, came)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         after.callback(signal.pthread_sigmask, signal.SIG_SETMASK, mask)
         # Another thread of this process may still take one; its handler then runs in the main one.
@@ -199,6 +199,11 @@ def _blocked_signals() -> Iterator[None]:
                     handler = signal.signal(number, lambda number, _frame: came.append(number))
                     after.callback(signal.signal, number, handler)
         yield
+
+
+def _raise_signals(numbers: list[int]) -> None:
+    for number in numbers:
+        signal.raise_signal(number)
 
 
 class _Stopped(Exception):  # noqa: N818
