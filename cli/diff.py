@@ -16,7 +16,13 @@ from tokscore.cli.printing.console import note
 from tokscore.cli.printing.html import DEFAULT_MAX_MB, Html, HtmlMaxMb
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.reports.groups import note_more
-from tokscore.cli.printing.tables import counted, note_absent_metadata, print_all_columns, print_json
+from tokscore.cli.printing.tables import (
+    agreeing,
+    counted,
+    note_absent_metadata,
+    print_all_columns,
+    print_json,
+)
 from tokscore.cli.running import compare_models, compare_recorded, compare_text
 from tokscore.dataset.choices import Align, OnError, Sampler
 
@@ -332,4 +338,5 @@ def _note_skipped(skipped: Sequence[Skipped]) -> None:
     for each in skipped[:_SHOWN_SKIPPED]:
         note(f"skipped: {each.reason}")
     if skipped:
-        note(f"warning: {counted(len(skipped), 'conversation')} could not be compared and were left out.")
+        were = agreeing(len(skipped), "was", "were")
+        note(f"warning: {counted(len(skipped), 'conversation')} could not be compared and {were} left out.")

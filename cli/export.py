@@ -9,7 +9,7 @@ import typer
 
 from tokscore.cli.options import shared as options
 from tokscore.cli.printing.console import note
-from tokscore.cli.printing.tables import counted
+from tokscore.cli.printing.tables import agreeing, counted
 from tokscore.dataset.choices import Targets, Weighting
 
 EPILOG = """Examples:
@@ -75,4 +75,5 @@ def export(
             "them; they are no targets."
         )
     if found.n_unscored:
-        note(f"warning: {counted(found.n_unscored, 'target')} without a logprob have weight 0.")
+        have = agreeing(found.n_unscored, "has", "have")
+        note(f"warning: {counted(found.n_unscored, 'target')} without a logprob {have} weight 0.")

@@ -11,7 +11,7 @@ from tokscore.cli.options.settings import setting_options
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.progress import ProgressLine
-from tokscore.cli.printing.tables import counted
+from tokscore.cli.printing.tables import agreeing, counted
 from tokscore.cli.running.cost import plan_cost
 from tokscore.cli.running.plan import print_plan
 from tokscore.cli.running.runs import (
@@ -191,17 +191,20 @@ def logprobs(
             )
     except (KeyboardInterrupt, SystemExit):
         n_done, n_parts = len(finished_parts(out, manifest)), len(manifest.parts)
-        note(f"stopped: {n_done} of {counted(n_parts, 'part')} are done; run it again for the others.")
+        of_parts = f"{counted(n_parts, 'part')} {agreeing(n_parts, 'is', 'are')}"
+        note(f"stopped: {n_done:,} of {of_parts} done; run it again for the others.")
         raise
     if summary.n_parts:
         note_outcome(out, summary.n_parts_skipped, summary.n_parts)
     else:
-        note(f"shard {job} has nothing to do: there are only {counted(len(manifest.parts), 'part')}.")
+        are = agreeing(len(manifest.parts), "is", "are")
+        note(f"shard {job} has nothing to do: there {are} only {counted(len(manifest.parts), 'part')}.")
     _note_summary(summary)
     if summary.n_parts_missing:
         note(
             f"shard {job} is done ({counted(summary.n_parts, 'part')}); "
-            f"{counted(summary.n_parts_missing, 'part')} of other shards are missing still."
+            f"{counted(summary.n_parts_missing, 'part')} of other shards "
+            f"{agreeing(summary.n_parts_missing, 'is', 'are')} missing still."
         )
     else:
         note_windows(Dataset(out))
@@ -225,7 +228,7 @@ def _note_summary(summary: ScoreSummary) -> None:
     if summary.n_rescored:
         note(
             f"{counted(summary.n_rescored, 'sequence')} found more in the cache than was planned and "
-            "were scored again without it."
+            f"{agreeing(summary.n_rescored, 'was', 'were')} scored again without it."
         )
     note(
         f"{summary.load_s:.1f} s to load the engine, {summary.other_s:.1f} s outside it, "

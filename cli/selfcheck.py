@@ -139,7 +139,7 @@ def selfcheck(
 
 def _note_choice(chosen: Chosen, max_tokens_total: int) -> None:
     n_tokens = sum(len(sequence.token_ids) for sequence in chosen.sequences)
-    note(f"checking with {counted(len(chosen.sequences), 'conversation')}, {n_tokens:,} tokens")
+    note(f"checking with {counted(len(chosen.sequences), 'conversation')}, {counted(n_tokens, 'token')}")
     if chosen.n_left_out:
         note(
             f"{counted(chosen.n_left_out, 'conversation')} left out: behind the first {max_tokens_total:,} "

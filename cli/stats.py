@@ -20,6 +20,7 @@ from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.reports.groups import note_more, shown_groups
 from tokscore.cli.printing.tables import (
     Column,
+    agreeing,
     counted,
     note_absent_metadata,
     print_all_columns,
@@ -199,7 +200,7 @@ def _are_files(inputs: Sequence[str]) -> bool:
     ]
     if datasets and len(inputs) > 1:
         raise UsageError(
-            f"{datasets[0]} is a dataset; give it alone, not with {len(inputs) - 1} other inputs."
+            f"{datasets[0]} is a dataset; give it alone, not with {counted(len(inputs) - 1, 'other input')}."
         )
     return not datasets and any(name == "-" or has_magic(name) or location(name).exists() for name in inputs)
 
@@ -304,7 +305,10 @@ def _note_parts(dataset: Path) -> None:
     if opened.n_parts_missing:
         n_there = len(opened.manifest.parts)
         n = n_there + opened.n_parts_missing
-        note(f"warning: partial: {n_there:,} of {counted(n, 'part')} are finished; the numbers are of these.")
+        are = agreeing(n_there, "is", "are")
+        note(
+            f"warning: partial: {n_there:,} of {counted(n, 'part')} {are} finished; the numbers are of these."
+        )
 
 
 def print_worst_tokens(dataset: Path, n: int, form: Format) -> None:

@@ -12,7 +12,7 @@ from tokscore.cli.options import shared as options
 from tokscore.cli.options.settings import Only, setting_options
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.output_format import Format
-from tokscore.cli.printing.tables import Column, print_all_columns, print_rows
+from tokscore.cli.printing.tables import Column, counted, print_all_columns, print_rows
 from tokscore.rendering.attribution.settings import RenderSettings
 
 EPILOG = """Examples:
@@ -87,4 +87,7 @@ def template(
     print_rows(COLUMNS, rows, form, title=f"Template of {source}")
     n_unknown = sum(finding.subject == "shape" and "unknown" in finding.finding for finding in findings)
     if n_unknown:
-        note(f"warning: in {n_unknown} shapes it cannot be told of every answer which tokens were sampled.")
+        note(
+            f"warning: in {counted(n_unknown, 'shape')} it cannot be told of every answer which tokens were "
+            "sampled."
+        )

@@ -117,6 +117,25 @@ def counted(n: int, noun: str, plural: str | None = None) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {plural or noun + 's'}"
 
 
+def agreeing(n: int, one: str, several: str) -> str:
+    """The word that goes with so many: 1 part is, 2 parts are."""
+    return one if n == 1 else several
+
+
+def none_could(n: int, noun: str, be: str, first: object) -> str:
+    """The message for several of which none could be used.
+
+    Args:
+        n: How many there are.
+        noun: Of one.
+        be: What none could, such as be rendered.
+        first: What is wrong with the first.
+    """
+    if n == 1:
+        return f"the only {noun} could not {be}: {first}"
+    return f"none of the {counted(n, noun)} could {be}. The first: {first}"
+
+
 def is_about_code(error: Exception) -> bool:
     """Whether transformers or vLLM refused to run code of a model's folder."""
     return "trust_remote_code" in str(error)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tokscore.dataset.claims.commit import finished_names, part_name
-from tokscore.dataset.errors import InputError
+from tokscore.dataset.errors import InputError, agreeing, counted
 from tokscore.dataset.files import PathName, location
 from tokscore.dataset.manifest import Manifest, Part, read_manifest
 from tokscore.dataset.rows import STORED_COLUMNS, stored_tokens
@@ -99,9 +99,10 @@ class Dataset:
             there = [part for part in self.manifest.parts if part.index in done]
             self.manifest = msgspec.structs.replace(self.manifest, parts=there)
         elif missing:
+            n = len(self.manifest.parts)
             raise InputError(
-                f"{root} is not finished: {len(missing)} of {len(self.manifest.parts)} parts are missing, "
-                f"the first is {missing[0].name}.\n"
+                f"{root} is not finished: {len(missing)} of {counted(n, 'part')} {agreeing(n, 'is', 'are')} "
+                f"missing, the first is {missing[0].name}.\n"
                 "Run the command that writes it again; it goes on where it stopped. `partial=True` reads the "
                 "parts that are there."
             )

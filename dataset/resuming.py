@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from tokscore.dataset.claims.claiming import clear
 from tokscore.dataset.claims.commit import finished_names, part_name
-from tokscore.dataset.errors import InputError, UsageError
+from tokscore.dataset.errors import InputError, UsageError, none_could
 from tokscore.dataset.files import check_is_text
 from tokscore.dataset.manifest import MANIFEST_NAME, EarlierPlan, InputFile, Manifest, Setting, read_manifest
 from tokscore.dataset.reading import VOCABULARY_CHECKSUM, VOCABULARY_NAME, read_failures
@@ -202,10 +202,7 @@ def check_some_succeeded(root: Path, parts: Sequence[int], what: str) -> None:
                 return
     failures = [failure for index in parts for failure in read_failures(root, index)]
     if failures:
-        first = failures[0].error()
-        if len(failures) == 1:
-            raise InputError(f"the only conversation could not be {what}: {first}")
-        raise InputError(f"none of the {len(failures):,} conversations could be {what}. The first: {first}")
+        raise InputError(none_could(len(failures), "conversation", f"be {what}", failures[0].error()))
 
 
 # For hashes, which say nothing to a reader.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tokscore.dataset.errors import ConversationError, DifferenceError, InputError
+from tokscore.dataset.errors import ConversationError, DifferenceError, InputError, agreeing
 from tokscore.rendering.documents.windows import Window
 from tokscore.rendering.reading.files import Line
 from tokscore.rendering.reading.plan import read_lines
@@ -135,8 +135,10 @@ def _find(source: ConversationSource, conversation_id: str) -> tuple[Line, Part]
                 return line, part
             known.append(line.conversation_id)
     close = get_close_matches(conversation_id, known[:10_000], n=3, cutoff=0) or known[:3]
+    n = len(known)
     raise InputError(
-        f"no conversation has the id {conversation_id}; there are {len(known):,}, such as {', '.join(close)}."
+        f"no conversation has the id {conversation_id}; there {agreeing(n, 'is', 'are')} {n:,}, "
+        f"such as {', '.join(close)}."
     )
 
 

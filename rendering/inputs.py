@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Unpack
 
-from tokscore.dataset.errors import InputError, UsageError
+from tokscore.dataset.errors import InputError, UsageError, counted
 from tokscore.dataset.files import PathName, location, path_name, temporary_folder
 from tokscore.dataset.manifest import MANIFEST_NAME, read_manifest
 from tokscore.dataset.settings import changed, names_given
@@ -174,7 +174,8 @@ def open_source(
 def _check_alone(dataset: str, n_others: int, settings: RenderSettings) -> None:
     """Refuse what has no meaning beside a dataset, whose tokens are there already."""
     if n_others:
-        raise UsageError(f"{dataset} is a dataset; give it alone, not with {n_others} other inputs.")
+        others = counted(n_others, "other input")
+        raise UsageError(f"{dataset} is a dataset; give it alone, not with {others}.")
     unused = _given(settings, _MAKING_TOKENS)
     if unused:
         raise UsageError(
@@ -260,5 +261,4 @@ def warnings_about(source: ConversationSource | DatasetSource) -> Iterator[str]:
     if renamed:
         shown = ", ".join(f"{wanted} is now {unique}" for wanted, unique in renamed[:_SHOWN_RENAMED])
         more = f", and {len(renamed) - _SHOWN_RENAMED} more" if len(renamed) > _SHOWN_RENAMED else ""
-        noun = "conversation" if len(renamed) == 1 else "conversations"
-        yield f"warning: {len(renamed):,} {noun} had an id that was taken: {shown}{more}."
+        yield f"warning: {counted(len(renamed), 'conversation')} had an id that was taken: {shown}{more}."

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from tokscore.dataset.choices import OnError
+from tokscore.dataset.errors import counted
 from tokscore.dataset.tokens import TEXT_SOURCE, FailedConversation, RenderedConversation
 from tokscore.rendering.recorded_ids.attribute import MEDIA_STATUS
 from tokscore.rendering.workers import PARTS_PER_WORKER, on_processes
@@ -257,12 +258,12 @@ def admit(conversation: RenderedConversation, spec: EngineSpec, max_length: int 
         is_text = TEXT_SOURCE in conversation.tokens.sources
         return failure(
             conversation,
-            f"has {n_tokens:,} tokens; the model's maximum is {limit:,}.",
+            f"has {counted(n_tokens, 'token')}; the model's maximum is {limit:,}.",
             ("Cut the text into windows: `chunk=N`. " if is_text else "")
             + "If the model takes more, say so: `engine_arg` max_model_len=N.",
         )
     if max_length is not None and n_tokens > max_length:
-        return failure(conversation, f"has {n_tokens:,} tokens; `max_length` is {max_length:,}.")
+        return failure(conversation, f"has {counted(n_tokens, 'token')}; `max_length` is {max_length:,}.")
     largest = int(token_ids.max(initial=-1))
     if largest >= vocab_size:
         return failure(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tokscore.dataset.errors import EngineError, InputError, UsageError
+from tokscore.dataset.errors import EngineError, InputError, UsageError, agreeing, counted
 from tokscore.dataset.tokens import RenderedConversation
 from tokscore.scoring.agreement import Agreement, agreement, is_bitwise_equal
 from tokscore.scoring.engines.child import Child
@@ -160,8 +160,8 @@ def choose(source: TokenSource, spec: EngineSpec, max_tokens_total: int = MAX_TO
             is_full = True
             if not sequences:
                 raise UsageError(
-                    f"conversation {item.row.conversation_id} has {len(token_ids):,} tokens; the limit for "
-                    f"all is {max_tokens_total:,}. Raise it with `max_tokens_total`."
+                    f"conversation {item.row.conversation_id} has {counted(len(token_ids), 'token')}; the "
+                    f"limit for all is {max_tokens_total:,}. Raise it with `max_tokens_total`."
                 )
         if is_full or not fits_model or int(token_ids.max()) >= spec.model.vocab_size:
             n_left_out += 1
@@ -172,7 +172,8 @@ def choose(source: TokenSource, spec: EngineSpec, max_tokens_total: int = MAX_TO
     if not sequences:
         raise InputError(
             f"no conversation can be scored with {spec.model.name}: {n_failed} could not be rendered, "
-            f"{n_left_out} have fewer than 2 tokens, too many, or ids beyond its vocabulary."
+            f"{n_left_out} {agreeing(n_left_out, 'has', 'have')} fewer than 2 tokens, too many, or ids "
+            "beyond its vocabulary."
         )
     return Chosen(sequences, ids, n_left_out, n_failed)
 
@@ -273,7 +274,7 @@ def _pass(
     if missing:
         raise EngineError(
             f"the {spec.identity.engine} engine returned nothing for {len(missing)} of "
-            f"{len(chosen.sequences)} conversations; the first is {missing[0]}."
+            f"{counted(len(chosen.sequences), 'conversation')}; the first is {missing[0]}."
         )
     return [found[key] for key in range(len(chosen.sequences))]
 

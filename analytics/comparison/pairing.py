@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tokscore.analytics.comparison.content_alignment import ALIGNMENT_COLUMNS
 from tokscore.dataset.choices import Align, OnError
-from tokscore.dataset.errors import InputError
+from tokscore.dataset.errors import InputError, none_could
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.token_rows import Place, TokenRows, conversation_name, faulty_conversations
 
@@ -177,8 +177,7 @@ class Pairing:
         """
         if self.skipped and len(self.skipped) == self.n_conversations:
             raise InputError(
-                f"none of the {self.n_conversations} shared conversations could be compared. "
-                f"The first: {self.skipped[0].reason}"
+                none_could(self.n_conversations, "shared conversation", "be compared", self.skipped[0].reason)
             )
 
     def __iter__(self) -> Iterator[Pair]:

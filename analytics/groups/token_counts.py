@@ -25,7 +25,7 @@ from tokscore.analytics.groups.counting import (
 from tokscore.analytics.groups.grouping import Grouping, GroupKey
 from tokscore.analytics.groups.row_groups import GroupedRows, map_row_groups
 from tokscore.analytics.statistics.sketches import FIRST_FLOAT32_BIN, QuantileSketch, float32_bins
-from tokscore.dataset.errors import InputError
+from tokscore.dataset.errors import InputError, agreeing
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.token_rows import conversation_name
@@ -109,9 +109,10 @@ def count_tokens(dataset: Dataset, by: Grouping) -> tuple[dict[GroupKey, TokenCo
     for counts in groups.values():
         total.add_numbers(counts)
     if n_bad:
+        are = agreeing(n_bad, "is 1 such value", f"are {n_bad:,} such values")
         raise InputError(
             f"{dataset.root}: {_first_bad_score(dataset)}; expected numbers, logprobs of at most 0. "
-            f"There {'is 1 such value' if n_bad == 1 else f'are {n_bad:,} such values'}: score it again."
+            f"There {are}: score it again."
         )
     return groups, total
 

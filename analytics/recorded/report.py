@@ -31,7 +31,7 @@ from tokscore.analytics.recorded.rows import MismatchRow, mismatch_columns, row_
 from tokscore.analytics.recorded.tables import token_table
 from tokscore.analytics.statistics.multiplicity import replicates_for
 from tokscore.dataset.choices import OnError, RecordedAgainst, choose
-from tokscore.dataset.errors import InputError
+from tokscore.dataset.errors import InputError, none_could
 from tokscore.dataset.files import PathName, location, output_location
 from tokscore.dataset.token_rows import conversation_name
 from tokscore.dataset.tokens import FailedConversation
@@ -204,10 +204,8 @@ def _check_some(
     source: DatasetPairs | FilePairs, whole: Group, skipped: Sequence[Skipped], n_compared: int
 ) -> None:
     if skipped and not n_compared:
-        raise InputError(
-            f"{source.name}: none of the {len(skipped)} conversations could be compared. "
-            f"The first: {skipped[0].reason}"
-        )
+        reason = none_could(len(skipped), "conversation", "be compared", skipped[0].reason)
+        raise InputError(f"{source.name}: {reason}")
     if not whole.n_tokens and source.against is RecordedAgainst.SCORED:
         raise InputError(
             f"{source.name} has no token with a recorded and a scored logprob; expected a score dataset of "

@@ -27,7 +27,7 @@ from tokscore.analytics.report.grouping import GROUPED_COLUMNS
 from tokscore.analytics.report.spread import limit_columns
 from tokscore.analytics.report.totals import BatchTotals, batch_totals
 from tokscore.dataset.choices import OnError
-from tokscore.dataset.errors import InputError
+from tokscore.dataset.errors import InputError, agreeing
 from tokscore.dataset.reading import Dataset, StoredConversation
 from tokscore.dataset.rows import STORED_COLUMNS, stored_tokens
 from tokscore.dataset.schema import DatasetKind
@@ -247,8 +247,9 @@ def find_stored(dataset: Dataset, conversation_id: str, branch: int | None = Non
             f"there are {', '.join(map(str, branches))}."
         )
     close = get_close_matches(conversation_id, known, n=3, cutoff=0) or known[:3]
+    n = dataset.n_conversations()
     raise InputError(
-        f"{dataset.root} has no conversation {conversation_id!r}; there are {dataset.n_conversations():,}, "
+        f"{dataset.root} has no conversation {conversation_id!r}; there {agreeing(n, 'is', 'are')} {n:,}, "
         f"such as {', '.join(close)}."
     )
 

@@ -12,6 +12,7 @@ from tokscore.analytics.report.page import Table
 from tokscore.analytics.report.summary import GROUP_NAMES
 from tokscore.analytics.report.totals import Totals
 from tokscore.dataset.choices import RecordedAgainst
+from tokscore.dataset.errors import counted
 
 # Numbers of a row by their dotted name, and what the page calls them.
 _COLUMNS: Mapping[str, str] = {
@@ -61,8 +62,8 @@ def recorded_verdict(report: MismatchReport) -> str:
     found = {name: _shown(value) for name, value in total.flat().items()}
     return (
         f"Scored and recorded logprobs differ by {found['off_policy.mean_abs_log_ratio']} nats a token on "
-        f"average over {total.n_tokens:,} tokens; KL(recorded || scored) is {found['mismatch_kl.k3']} by k3 "
-        f"and {found['mismatch_kl.k1']} by k1."
+        f"average over {counted(total.n_tokens, 'token')}; KL(recorded || scored) is "
+        f"{found['mismatch_kl.k3']} by k3 and {found['mismatch_kl.k1']} by k1."
     )
 
 

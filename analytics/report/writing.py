@@ -35,7 +35,7 @@ from tokscore.analytics.report.summary import (
     stats_verdict,
 )
 from tokscore.dataset.choices import Metric, OnError, RecordedAgainst, choose
-from tokscore.dataset.errors import UsageError
+from tokscore.dataset.errors import UsageError, agreeing, counted
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.writing import write_file
 
@@ -252,11 +252,12 @@ def _write(
     kept = list(found.kept)
     while True:
         n_out = n_all - len(kept)
-        left_out = f"; {n_out:,} others are left out to keep this file below {max_mb:g} MB" if n_out else ""
+        others = f"{counted(n_out, 'other')} {agreeing(n_out, 'is', 'are')}"
+        left_out = f"; {others} left out to keep this file below {max_mb:g} MB" if n_out else ""
         vocabulary = vocabulary_of(kept, texts)
         html = replace(
             page,
-            kept=f"{len(kept):,} of {n_all:,} conversations, those with the {ranking}{left_out}.",
+            kept=f"{len(kept):,} of {counted(n_all, 'conversation')}, those with the {ranking}{left_out}.",
             conversations=[each.row for each in kept],
             packed=[each.packed.json for each in kept],
             texts=vocabulary.texts,

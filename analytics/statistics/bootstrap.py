@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tokscore.dataset.errors import InputError, UsageError
+from tokscore.dataset.errors import InputError, UsageError, counted
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.integer]
@@ -244,7 +244,7 @@ def _n_tail(level: float, n_replicates: int) -> int:
     n_tail = math.floor((n_replicates + 1) * (1.0 - level) / 2.0 + 1e-9)
     if n_tail < 1:
         least = math.ceil(2.0 / (1.0 - level) - 1e-9) - 1
-        raise UsageError(f"{n_replicates} replicates; level {level} needs at least {least}.")
+        raise UsageError(f"{counted(n_replicates, 'replicate')}; level {level} needs at least {least}.")
     return n_tail
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from tokscore.analytics.comparison.pairing import Pairing
 from tokscore.analytics.training.targets import Counts, columns_of, target_schema, target_table
 from tokscore.dataset.choices import Targets, Weighting, choose
-from tokscore.dataset.errors import InputError, UsageError
+from tokscore.dataset.errors import InputError, UsageError, counted
 from tokscore.dataset.files import PathName, check_is_text, output_location
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.schema import DatasetKind
@@ -110,6 +110,6 @@ def _batches(
         yield batch.places, batch.starts, batch.teacher, batch.student
     if pairing.n_only_teacher or pairing.n_only_student:
         raise InputError(
-            f"{dataset.root} has {pairing.n_only_teacher} conversations that {other.root} lacks, and lacks "
-            f"{pairing.n_only_student} of its; expected the same in both."
+            f"{dataset.root} has {counted(pairing.n_only_teacher, 'conversation')} that {other.root} lacks, "
+            f"and lacks {pairing.n_only_student:,} of its; expected the same in both."
         )

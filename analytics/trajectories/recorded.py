@@ -9,7 +9,7 @@ from tokscore.analytics.trajectories.counts import branch_counts, trace_counts
 from tokscore.analytics.trajectories.limit_report import LimitReport, limit_traces
 from tokscore.analytics.trajectories.limits import TrajectoryLimits
 from tokscore.dataset.choices import LimitCount
-from tokscore.dataset.errors import ConversationError, InputError
+from tokscore.dataset.errors import ConversationError, InputError, none_could
 from tokscore.dataset.tokens import FailedConversation
 from tokscore.rendering.conversations.branch_tree import merged
 from tokscore.rendering.conversations.trace import Trace
@@ -96,12 +96,7 @@ class RecordedInput:
             else:
                 self.failures.append(record)
         if not n_counted:
-            first = self.failures[0].error()
-            if len(self.failures) == 1:
-                raise InputError(f"the only record could not be counted: {first}")
-            raise InputError(
-                f"none of the {len(self.failures):,} records could be counted. The first: {first}"
-            )
+            raise InputError(none_could(len(self.failures), "record", "be counted", self.failures[0].error()))
 
     def counts(self) -> RecordedCounts:
         """Tokens of all trajectories.

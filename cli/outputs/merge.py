@@ -10,7 +10,7 @@ import typer
 from tokscore.cli.options import shared as options
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.progress import ProgressLine
-from tokscore.cli.printing.tables import counted
+from tokscore.cli.printing.tables import agreeing, counted
 from tokscore.dataset.errors import ExitCode
 
 EPILOG = """Examples:
@@ -58,7 +58,7 @@ def merge(
     note(f"{counted(found.n_written, 'part')} of {found.n_parts:,} written.")
     n_before = found.n_parts - found.n_written - found.n_missing
     if n_before:
-        note(f"{counted(n_before, 'part')} were there already.")
+        note(f"{counted(n_before, 'part')} {agreeing(n_before, 'was', 'were')} there already.")
     if found.n_twice:
         note(f"several outputs had {counted(found.n_twice, 'part')}; the first one's was taken.")
     if found.n_missing:

@@ -10,7 +10,7 @@ from tokscore.cli.options import shared as options
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.progress import ProgressLine
-from tokscore.cli.printing.tables import Column, counted, print_json, print_rows
+from tokscore.cli.printing.tables import Column, agreeing, counted, print_json, print_rows
 from tokscore.dataset.errors import ExitCode
 
 EPILOG = """Examples:
@@ -49,8 +49,9 @@ def verify(
     elif rows or form is Format.CSV:
         print_rows(_FAULTS, rows, form)
     note(
-        f"{found.n_whole:,} of {counted(found.n_parts, 'part')} are whole, with "
-        f"{counted(found.n_rows, 'token')}; {found.n_missing:,} missing, {counted(len(rows), 'fault')}."
+        f"{found.n_whole:,} of {counted(found.n_parts, 'part')} {agreeing(found.n_parts, 'is', 'are')} "
+        f"whole, with {counted(found.n_rows, 'token')}; {found.n_missing:,} missing, "
+        f"{counted(len(rows), 'fault')}."
     )
     if moved:
         note(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from tokscore.cli.printing.console import note
-from tokscore.cli.printing.tables import counted
+from tokscore.cli.printing.tables import agreeing, counted
 from tokscore.dataset.errors import UsageError
 
 if TYPE_CHECKING:
@@ -90,6 +90,6 @@ def write_stats(dataset: Path, path: Path, *, max_mb: float) -> None:
 
 def _say(path: Path, size: ReportSize) -> None:
     left_out = size.n_conversations - size.n_kept
-    more = f"; {left_out:,} were left out (--html-max-mb)" if left_out else ""
+    more = f"; {left_out:,} {agreeing(left_out, 'was', 'were')} left out (--html-max-mb)" if left_out else ""
     shown = counted(size.n_kept, "conversation")
     note(f"wrote {path}: {size.size_bytes / 1e6:.1f} MB, {shown} token by token{more}")

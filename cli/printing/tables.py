@@ -11,6 +11,7 @@ from tokscore.cli.printing.console import CsvOutput, note, write_json
 from tokscore.cli.printing.layout import is_number, lay_out, output_width, shown_number
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.visible import escaped
+from tokscore.dataset.errors import agreeing as agreeing
 from tokscore.dataset.errors import counted as counted
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from tokscore.cli.options import shared as options
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.reports.groups import note_more
-from tokscore.cli.printing.tables import counted, note_absent_metadata, print_json
+from tokscore.cli.printing.tables import agreeing, counted, note_absent_metadata, print_json
 from tokscore.dataset.choices import OnError, RecordedAgainst
 
 if TYPE_CHECKING:
@@ -145,7 +145,8 @@ def _note_totals(report: MismatchReport) -> None:
     for failure in report.failures[:_SHOWN_FAILURES]:
         note(f"not read: {failure.error()}")
     if report.failures:
-        note(f"warning: {counted(len(report.failures), 'record')} could not be read and were left out.")
+        were = agreeing(len(report.failures), "was", "were")
+        note(f"warning: {counted(len(report.failures), 'record')} could not be read and {were} left out.")
 
 
 _SHOWN_FAILURES = 3

@@ -98,8 +98,8 @@ def note_windows(dataset: Dataset) -> None:
     )
     if found.n_left_out:
         note(
-            f"the last tokens of {counted(found.n_left_out, 'text')} fill no chunk and are left out, as "
-            "--context has it."
+            f"--context leaves out the last tokens of {counted(found.n_left_out, 'text')}: they fill no "
+            "chunk."
         )
 
 

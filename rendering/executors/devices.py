@@ -6,7 +6,7 @@ import os
 import subprocess
 from contextlib import suppress
 
-from tokscore.dataset.errors import UsageError, counted
+from tokscore.dataset.errors import UsageError, agreeing, counted
 
 
 def all_cores() -> int:
@@ -50,7 +50,7 @@ def environments(n_replicas: int | None, gpus_each: int) -> list[dict[str, str]]
     gpus = visible_gpus() if gpus_each else []
     n_fit = len(gpus) // max(gpus_each, 1)
     if gpus and not n_fit:
-        raise UsageError(f"a replica needs {gpus_each} GPUs, and this node has {len(gpus)}.")
+        raise UsageError(f"a replica needs {counted(gpus_each, 'GPU')}, and this node has {len(gpus)}.")
     n = n_replicas or n_fit or 1
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(all_cores() // n, 1))}
     # fastokens looks at the second one.
@@ -59,8 +59,9 @@ def environments(n_replicas: int | None, gpus_each: int) -> list[dict[str, str]]
         return [threads] * n
     if n > n_fit:
         raise UsageError(
-            f"{counted(n, 'replica')} with {counted(gpus_each, 'GPU')} each need {n * gpus_each} GPUs, and "
-            f"this node has {len(gpus)}. Leave out `replicas`, and as many run as fit."
+            f"{counted(n, 'replica')} with {counted(gpus_each, 'GPU')} each {agreeing(n, 'needs', 'need')} "
+            f"{counted(n * gpus_each, 'GPU')}, and this node has {len(gpus)}. Leave out "
+            "`replicas`, and as many run as fit."
         )
     return [
         threads | {"CUDA_VISIBLE_DEVICES": ",".join(gpus[i * gpus_each : (i + 1) * gpus_each])}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tokscore.dataset.claims.claiming import MAX_ATTEMPTS
 from tokscore.dataset.claims.commit import finished_names
-from tokscore.dataset.errors import EngineError, counted
+from tokscore.dataset.errors import EngineError, agreeing, counted
 from tokscore.rendering.executors.heart import STALLED
 from tokscore.rendering.executors.memory import MemoryWatch
 from tokscore.rendering.executors.process import (
@@ -173,7 +173,7 @@ class LocalReplicas:
         if n_open:
             self.tell(
                 f"warning: replica {running.number} {why}; it is started again, "
-                f"{counted(n_open, 'part')} are open."
+                f"{counted(n_open, 'part')} {agreeing(n_open, 'is', 'are')} open."
             )
             self._start(running.number)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from tokscore.dataset.errors import EngineError
+from tokscore.dataset.errors import EngineError, agreeing, counted
 from tokscore.scoring.engines.contract import SequenceScores, TokenSequence
 from tokscore.scoring.engines.registry import ENGINES, load_target
 
@@ -137,9 +137,10 @@ class RetryingEngine:
             except EngineError as error:
                 if not in_flight:
                     raise
+                n = len(in_flight)
                 self._tell(
                     f"warning: {error}\nStarting the engine again; "
-                    f"{len(in_flight):,} sequences that it had are scored one at a time."
+                    f"{counted(n, 'sequence')} that it had {agreeing(n, 'is', 'are')} scored one at a time."
                 )
                 self.close()
             else:

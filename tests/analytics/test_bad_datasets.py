@@ -177,7 +177,7 @@ def test_bad_conversations_are_left_out_of_a_comparison_and_counted(
     report, stderr = run("diff", teacher, whole[0], "--on-error", "skip")
     assert (report["n_conversations"], report["n_skipped"]) == (3, 1)
     assert report["skipped"][0]["conversation_id"] in ("c1", "c3")
-    assert "1 conversation could not be compared and were left out" in stderr
+    assert "1 conversation could not be compared and was left out" in stderr
 
 
 def test_no_shared_conversation_is_refused(
@@ -211,3 +211,6 @@ def test_a_comparison_of_nothing_but_bad_conversations_is_refused(
         run("diff", bad, write_dataset(ours), "--on-error", "skip")
     with pytest.raises(InputError, match="none of the 4 conversations could be compared"):
         run("diff", "--recorded", bad, "--on-error", "skip")
+    alone = write_dataset(ours[:1], columns=impossible)
+    with pytest.raises(InputError, match="the only conversation could not be compared"):
+        run("diff", "--recorded", alone, "--on-error", "skip")

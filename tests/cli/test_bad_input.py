@@ -201,7 +201,7 @@ def test_alpha_outside_its_range(tokscore: Run, scores: Path, alpha: str) -> Non
 
 def test_a_dataset_with_missing_parts(tokscore: Run, scores: Path) -> None:
     (scores / "scores" / "part-00000.parquet").unlink()
-    refused(tokscore("stats", scores), 3, "is not finished: 1 of 1 parts are missing")
+    refused(tokscore("stats", scores), 3, "is not finished: 1 of 1 part is missing")
 
 
 def test_options_that_do_not_fit_a_token_dataset(

@@ -89,7 +89,7 @@ def test_stats_reads_an_unfinished_run_and_says_so(
     assert tokscore("stats", out).returncode == 3
     done = tokscore("stats", out, "--partial", "--format", "json")
     assert done.returncode == 0, done.stderr
-    assert "partial: 1 of 2 parts are finished" in done.stderr
+    assert "partial: 1 of 2 parts is finished" in done.stderr
     assert json.loads(done.stdout)["n_conversations"] == 1
     (out / "tokens" / parts[1].name).unlink()
     assert tokscore("stats", out, "--partial").returncode == 3

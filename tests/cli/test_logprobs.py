@@ -92,7 +92,7 @@ def test_shards_one_after_the_other_and_the_statistics_at_the_end(
     assert first.stdout == ""
     n_parts = len(read_manifest(tmp_path / "out").parts)
     assert n_parts == 2
-    assert "shard 2/3 is done (1 part); 1 part of other shards are missing still." in first.stderr
+    assert "shard 2/3 is done (1 part); 1 part of other shards is missing still." in first.stderr
 
     # What is done tells what the rest takes.
     plan_of = json.loads(logprobs(*given, "--dry-run", "--format", "json").stdout)

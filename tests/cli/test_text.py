@@ -72,7 +72,7 @@ def test_logprobs_scores_what_counts_and_says_how_much_that_is(logs: dict[Path, 
             f"1 text in {N_CHUNKS} chunks of 64 tokens (context 33): {31 * N_CHUNKS:,} of {64 * N_CHUNKS:,} "
             "tokens count."
         ) in result.stderr
-        assert "the last tokens of 1 text fill no chunk and are left out" in result.stderr
+        assert "--context leaves out the last tokens of 1 text: they fill no chunk." in result.stderr
         settings = read_manifest(out).settings
         assert {name: settings.get(name) for name in ("score", "chunk", "context", "stride")} == {
             "score": "content",

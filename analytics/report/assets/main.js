@@ -60,7 +60,7 @@ function showList() {
       button.type = "button";
       button.dataset.c = i;
       button.setAttribute("aria-current", String(i === state.conversation));
-      const number = `${row.n_tokens.toLocaleString("en")} tokens, mean ${metric} ${shownNumber(row.means[metric])}`;
+      const number = `${shownTokens(row.n_tokens)}, mean ${metric} ${shownNumber(row.means[metric])}`;
       const name = make("b", "", row.branch ? `${row.id} (branch ${row.branch})` : row.id);
       button.append(name, make("small", "", number), make("small", "", row.preview));
       const item = make("li");
@@ -83,7 +83,7 @@ async function open(i, { token = -1, pinned = false } = {}) {
   state.token = -1;
   state.pinned = false;
   const branch = conversation.branch ? ` branch ${conversation.branch}` : "";
-  const facts = `${conversation.place}, ${conversation.length.toLocaleString("en")} tokens, status ${conversation.status}`;
+  const facts = `${conversation.place}, ${shownTokens(conversation.length)}, status ${conversation.status}`;
   $("conversation-heading").textContent = `${conversation.id}${branch} (${facts})`;
   $("token").replaceChildren(make("p", "", "Point at a token, or press n."));
   showStrip();

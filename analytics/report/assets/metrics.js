@@ -36,6 +36,10 @@ function levelsOf(conversation, metric, limits) {
   return { levels, negative };
 }
 
+function shownTokens(n) {
+  return `${n.toLocaleString("en")} ${n === 1 ? "token" : "tokens"}`;
+}
+
 function shownNumber(x) {
   if (x === null || x === undefined || Number.isNaN(x)) return "–";
   if (!Number.isFinite(x)) return x > 0 ? "∞" : "−∞";

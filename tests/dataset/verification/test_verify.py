@@ -184,3 +184,18 @@ def test_the_command_ends_with_1_where_something_is_wrong(folder: Path) -> None:
     found = json.loads(done.stdout)
     assert done.exit_code == 1
     assert (found["n_whole"], found["n_missing"], found["set_aside"]) == (1, 1, [0])
+
+
+@pytest.mark.parametrize(
+    ("part_bytes", "said"), [(150, "3 of 3 parts are whole"), (None, "1 of 1 part is whole")]
+)
+def test_the_command_counts_one_part_and_several(
+    whole: Path, tiny_model: Path, tmp_path: Path, part_bytes: int | None, said: str
+) -> None:
+    root = whole / "out"
+    if part_bytes is None:
+        root = tmp_path / "one"
+        source = open_source([str(whole / "in.jsonl")], str(tiny_model))
+        assert isinstance(source, ConversationSource)
+        render_source(source, root)
+    assert said in CliRunner().invoke(app, ["verify", str(root)]).stderr
