@@ -89,7 +89,7 @@ def drift(
             elif not isinstance(item, Drift):
                 if on_error is OnError.FAIL:
                     raise item.error()
-                note(f"skipped: {item.error()}")
+                note(f"skipped: {item.skipped().error()}")
                 n_failed += 1
             else:
                 n_tokens += item.n_tokens

@@ -149,6 +149,7 @@ def logprobs(
             exact=exact_plan,
             on_error=on_error,
             cost=lambda size: plan_cost(work, out, job, size, tokens_per_s, probes=probe),
+            probes=probe,
         )
         return
     assert out is not None

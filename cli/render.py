@@ -10,22 +10,19 @@ from tokscore.cli.options.execution import Processes
 from tokscore.cli.options.settings import setting_options
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.explain import print_explanation
+from tokscore.cli.printing.message_notes import note_control_tokens, note_flags
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.progress import ProgressLine
-from tokscore.cli.printing.tables import Column, counted, print_json_with_rows, print_rows
-from tokscore.cli.printing.visible import visible
+from tokscore.cli.printing.tables import Column, print_json_with_rows, print_rows
 from tokscore.cli.running.plan import print_plan
 from tokscore.cli.running.runs import note_outcome, note_statuses, open_conversations, use_scratch
 from tokscore.dataset.choices import Executor, OnError
 from tokscore.rendering.attribution.settings import RenderSettings
 
 if TYPE_CHECKING:
-    from tokscore.analytics.groups.dataset_notes import FlagCounts
     from tokscore.dataset.reading import Dataset
     from tokscore.rendering.source import ConversationSource
 
-SHOWN_KEYS = 10
-HELP = {"arguments_encoded_twice": "; --messages server shows them as objects"}
 EPILOG = """Examples:
 
 \b
@@ -148,14 +145,21 @@ def explain_conversation(source: ConversationSource, conversation_id: str, form:
 
 
 def print_summary(dataset: Dataset, form: Format, by: options.By | None) -> None:
-    """Print tokens per role and per message of a finished dataset."""
+    """Print tokens per role and per message of a finished dataset, and what to know of its messages.
+
+    Args:
+        dataset: Of tokens.
+        form: How to print it.
+        by: What the rows stand for.
+    """
     from tokscore.analytics.groups import dataset_notes as summary
 
-    roles = [counts._asdict() for counts in summary.role_counts(dataset)]
+    by_role = summary.role_counts(dataset)
+    roles = [counts._asdict() for counts in by_role]
     messages = (message._asdict() for message in summary.message_counts_of(dataset))
     flags = summary.flag_counts(dataset)
-    _note_flags(flags)
-    _note_control_tokens(dataset)
+    note_flags(flags, dataset, has_all=form is Format.JSON and by is None)
+    note_control_tokens(dataset)
     if form is Format.JSON and by is None:
         document = {"by_role": roles, "changed": flags.changed, "not_printed": flags.not_printed}
         print_json_with_rows(document, "by_message", messages)
@@ -170,30 +174,3 @@ def print_summary(dataset: Dataset, form: Format, by: options.By | None) -> None
             has_branches = any(row["branch"] for row in rows)
             columns = [each for each in columns if has_branches or each.key != "branch"]
         print_rows(columns, rows, form, title="Tokens by message")
-
-
-def _note_flags(flags: FlagCounts) -> None:
-    if flags.changed:
-        changes = ", ".join(f"{flag} {n:,}" for flag, n in flags.changed.items())
-        note(f"messages shown to the template as servers show them: {changes} (see docs/messages.md).")
-    by_number = sorted(flags.not_printed.items(), key=lambda each: -each[1])
-    for key, n in by_number[:SHOWN_KEYS]:
-        note(f"{visible(key)} of {counted(n, 'message')} was not printed.")
-    if len(by_number) > SHOWN_KEYS:
-        note(f"{counted(len(by_number) - SHOWN_KEYS, 'more key')} not printed; --format json has all.")
-    for flag, n in flags.other.items():
-        note(f"{counted(n, 'message')}: {flag}{HELP.get(flag, '')}")
-
-
-def _note_control_tokens(dataset: Dataset) -> None:
-    from tokscore.analytics.groups import dataset_notes as summary
-
-    injected = summary.control_tokens(dataset)
-    if injected:
-        by_role = ", ".join(f"{found.role} {found.n_tokens:,}" for found in injected)
-        n_tokens = counted(sum(found.n_tokens for found in injected), "control token")
-        n_messages = counted(sum(found.n_messages for found in injected), "message")
-        note(
-            f"warning: {n_tokens} came from the content of {n_messages} ({by_role}); "
-            "a model may take them for a turn of its own. --explain ID shows them."
-        )

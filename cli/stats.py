@@ -240,7 +240,7 @@ def print_recorded(
             print_rows(_RECORDED, [counts], form)
     if recorded.failures:
         note(f"{counted(len(recorded.failures), 'record')} could not be counted.")
-        note_failures(failure_reasons(recorded.failures))
+        note_failures(failure_reasons(each.skipped() for each in recorded.failures))
 
 
 def print_stats(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from enum import IntEnum
+
+_OR_SKIP = re.compile(r", or [^,]* with `on_error='skip'`")
 
 
 class ExitCode(IntEnum):
@@ -73,6 +76,12 @@ class ConversationError(InputError):
         """The same error with its `file:line`."""
         return ConversationError(self.reason, path=self.path, hint=self.hint, source=source)
 
+    def skipped(self) -> ConversationError:
+        """The same error where it is skipped already, or cannot be: its hint does not say to skip it."""
+        return ConversationError(
+            self.reason, path=self.path, hint=without_skip(self.hint), source=self.source
+        )
+
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.reason, self.path, self.hint, self.source))
 
@@ -99,6 +108,16 @@ def _rebuild(
     cls: type[ConversationError], reason: str, path: str, hint: str, source: str
 ) -> ConversationError:
     return cls(reason, path=path, hint=hint, source=source)
+
+
+def or_skip(first: str, skip: str) -> str:
+    """The hint to do something, or to skip what cannot be used: `skip` says what that means."""
+    return f"{first}, or {skip} with `on_error='skip'`."
+
+
+def without_skip(hint: str) -> str:
+    """The hint without what `or_skip` added."""
+    return _OR_SKIP.sub("", hint)
 
 
 def foreign(text: object) -> str:

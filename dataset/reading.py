@@ -103,8 +103,8 @@ class Dataset:
             raise InputError(
                 f"{root} is not finished: {len(missing)} of {counted(n, 'part')} {agreeing(n, 'is', 'are')} "
                 f"missing, the first is {missing[0].name}.\n"
-                "Run the command that writes it again; it goes on where it stopped. `partial=True` reads the "
-                "parts that are there."
+                "Run the command that writes it again; it goes on where it stopped."
+                + ("" if partial else " `partial=True` reads the parts that are there.")
             )
         self._check_parts()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tokscore.dataset.errors import ConversationError, UsageError
+from tokscore.dataset.errors import ConversationError, UsageError, without_skip
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -351,6 +351,10 @@ class FailedConversation(NamedTuple):
         """The same as an exception, with its place."""
         place = f"{self.source_file}:{self.source_line}"
         return ConversationError(self.reason, path=self.path, hint=self.hint, source=place)
+
+    def skipped(self) -> FailedConversation:
+        """The same as `ConversationError.skipped`."""
+        return self._replace(hint=without_skip(self.hint))
 
 
 class Span(NamedTuple):

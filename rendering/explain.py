@@ -66,7 +66,7 @@ def explain(source: ConversationSource, conversation_id: str) -> list[Explanatio
             _explain(source, line, name, branch, item) for branch, item in enumerate(source.parse(line, part))
         ]
     except ConversationError as error:
-        raise error.at(error.source or f"{name}:{line.number}") from error
+        raise error.skipped().at(error.source or f"{name}:{line.number}") from error
 
 
 def _explain(

@@ -327,6 +327,7 @@ class PartScorer:
                     item.row.conversation_id,
                     sequence.targets(),
                     sequence.at_rows(),
+                    dtype=self._spec.identity.dtype,
                 )
             except ConversationError as error:
                 failed = failure(item, error.reason, error.hint)

@@ -267,7 +267,12 @@ def _pass(
         for key, scores in score(group):
             sequence = chosen.sequences[key]
             check_scores(
-                scores, sequence.n_rows, spec.settings.top_k, chosen.conversation_ids[key], sequence.targets()
+                scores,
+                sequence.n_rows,
+                spec.settings.top_k,
+                chosen.conversation_ids[key],
+                sequence.targets(),
+                dtype=spec.identity.dtype,
             )
             found[key] = scores
     missing = [name for key, name in enumerate(chosen.conversation_ids) if key not in found]

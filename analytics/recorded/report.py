@@ -148,7 +148,9 @@ def mismatch(
                 tokens.write(token_table(kept, grouping, source.against))
         failures = source.recorded.failures if isinstance(source, FilePairs) else []
         if failures and on_error is OnError.FAIL:
-            raise InputError(f"{failures[0].error()}\nLeave such records out with `on_error='skip'`.")
+            raise InputError(
+                f"{failures[0].skipped().error()}\nLeave such records out with `on_error='skip'`."
+            )
         whole = reduction.total()
         _check_some(source, whole, skipped, reduction.n_conversations)
         report = _report(reduction, whole, grouping, source.against)

@@ -96,7 +96,9 @@ class RecordedInput:
             else:
                 self.failures.append(record)
         if not n_counted:
-            raise InputError(none_could(len(self.failures), "record", "be counted", self.failures[0].error()))
+            raise InputError(
+                none_could(len(self.failures), "record", "be counted", self.failures[0].skipped().error())
+            )
 
     def counts(self) -> RecordedCounts:
         """Tokens of all trajectories.

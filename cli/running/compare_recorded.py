@@ -143,7 +143,7 @@ def _note_totals(report: MismatchReport) -> None:
             "nothing about the engine."
         )
     for failure in report.failures[:_SHOWN_FAILURES]:
-        note(f"not read: {failure.error()}")
+        note(f"not read: {failure.skipped().error()}")
     if report.failures:
         were = agreeing(len(report.failures), "was", "were")
         note(f"warning: {counted(len(report.failures), 'record')} could not be read and {were} left out.")

@@ -52,6 +52,7 @@ def print_plan(
     exact: bool,
     on_error: OnError,
     cost: Callable[[PlanSize], PlanCost] | None = None,
+    probes: bool = False,
 ) -> None:
     """Print what a run would read and how many tokens that is, for `--dry-run`, and end as it would.
 
@@ -61,6 +62,7 @@ def print_plan(
         exact: Read everything to count its tokens, instead of a sample.
         on_error: What a record that cannot be used does to the run.
         cost: What a run of that size takes.
+        probes: It measures the rate, where it can.
 
     Raises:
         InputError: The run would end with it.
@@ -68,6 +70,10 @@ def print_plan(
     from tokscore.rendering.plan_size import plan_size
 
     size = plan_size(source, exact=exact)
+    if on_error is OnError.SKIP:
+        size = size._replace(
+            failures=tuple(each._replace(first=each.first.skipped()) for each in size.failures)
+        )
     n_parts = Counter(part.file for part in source.parts)
     rows: list[dict[str, str | int | float | bool | None]] = [
         {
@@ -98,7 +104,7 @@ def print_plan(
         if not size.is_exact:
             note(f"estimated from {counted(size.n_read, 'sequence')}; --exact-plan reads all.")
         if cost is not None:
-            _note_cost(cost(size))
+            _note_cost(cost(size), probes=probes)
         note_failures(size.failures)
     note("nothing was written (--dry-run).")
     # What failed when a dataset was rendered ends no run over it.
@@ -107,7 +113,7 @@ def print_plan(
         raise new[0].error()
 
 
-def _note_cost(cost: PlanCost) -> None:
+def _note_cost(cost: PlanCost, *, probes: bool) -> None:
     parts = counted(cost.n_parts_open, "part")
     limit = "about" if cost.is_measured else "at most"
     note(
@@ -115,9 +121,8 @@ def _note_cost(cost: PlanCost) -> None:
         f"{cost.n_tokens_to_compute:,}; {limit} {size_in_words(cost.output_bytes)} of scores."
     )
     if cost.elapsed_s is None:
-        note(
-            "no time can be told before a part is done; --probe measures a rate, --tokens-per-s N assumes it."
-        )
+        measures = "" if probes else "--probe measures a rate, "
+        note(f"no time can be told before a part is done; {measures}--tokens-per-s N assumes a rate.")
     else:
         note(f"about {duration(cost.elapsed_s)} in the engine at {cost.tokens_per_s:,.0f} tokens/s.")
         times = [f"{duration(seconds)} on {n}" for n, seconds in cost.elapsed_s_on.items()]

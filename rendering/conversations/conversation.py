@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from tokscore.dataset.errors import ConversationError, foreign
+from tokscore.dataset.errors import ConversationError, foreign, or_skip
 from tokscore.rendering.conversations.record_line import record_line
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ CUT_ARRAY = b"["
 # Begins the line that says why no more can be read of a compressed file; no JSON has that byte.
 CUT_FILE = b"\x18"
 _NO_FINITE = re.compile(rb"NaN|Infinity")
-_DROP_HINT = "Mend the line, or drop such lines with `on_error='skip'`."
+_DROP_HINT = or_skip("Mend the line", "drop such lines")
 # Parts whose type holds one of these words need a processor: image, image_url, input_audio, …
 _MEDIA = ("image", "audio", "video", "file")
 
@@ -129,13 +129,13 @@ def decode_record(line: bytes) -> dict[str, Any]:  # Any: JSON values
         if line.strip() == CUT_ARRAY:
             raise ConversationError(
                 "is missing: the JSON array of the file ends without its ]; expected a whole file.",
-                hint="Get the file again, or keep the records before its end with `on_error='skip'`.",
+                hint=or_skip("Get the file again", "keep the records before its end"),
             ) from error
         if line.startswith(CUT_FILE):
             raise ConversationError(
                 f"is missing, and all behind it: the file is damaged here ({line[1:].decode().strip()}); "
                 "expected a whole file.",
-                hint="Get the file again, or keep the records before the damage with `on_error='skip'`.",
+                hint=or_skip("Get the file again", "keep the records before the damage"),
             ) from error
         if half := _HALF_A_PAIR.search(line):
             raise ConversationError(

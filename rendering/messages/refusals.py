@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from tokscore.dataset.choices import MessageForm
-from tokscore.dataset.errors import ConversationError, foreign
+from tokscore.dataset.errors import ConversationError, foreign, or_skip
 from tokscore.dataset.tokens import MessageFlag
 from tokscore.rendering.conversations.conversation import Conversation
 from tokscore.rendering.messages.needs import Needs
@@ -30,7 +30,7 @@ _OTHER_FORMS = {
     MessageForm.AUTO: (MessageForm.SERVER,),
     MessageForm.SERVER: (MessageForm.AUTO,),
 }
-_DROP = "or drop such conversations with `on_error='skip'`."
+_DROP = "drop such conversations"
 
 
 def explained(
@@ -71,13 +71,13 @@ def _tries(
                     shown.conversation,
                 )
     if conversation.tools is not None:
-        hint = f"The template takes it without its tools: leave them out, {_DROP}"
+        hint = or_skip("The template takes it without its tools: leave them out", _DROP)
         yield hint, replace(conversation, tools=None)
     roles = dict.fromkeys(str(message["role"]) for message in conversation.messages)
     for role in [role for role in roles if role not in ("user", "assistant")]:
         kept = [message for message in conversation.messages if message["role"] != role]
         named = f"the messages of the role {foreign(repr(role))}"
-        hint = f"The template takes it without {named}: leave them out, {_DROP}"
+        hint = or_skip(f"The template takes it without {named}: leave them out", _DROP)
         if kept:
             yield hint, replace(conversation, messages=kept)
 

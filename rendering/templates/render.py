@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from tokscore.dataset.errors import ConversationError, InputError, foreign
+from tokscore.dataset.errors import ConversationError, InputError, foreign, or_skip
 from tokscore.rendering.templates.compiler import ConstantCheck
 from tokscore.rendering.templates.environment import TrackingEnvironment
 from tokscore.rendering.templates.functions import formatted_time
@@ -33,9 +33,9 @@ TEMPLATE_FAILURES = (
     MemoryError,
     AssertionError,
 )
-_TEMPLATE_HINT = (
-    "Not every template takes tools, null content or all roles: choose another with `template`, "
-    "or drop such conversations with `on_error='skip'`."
+_TEMPLATE_HINT = or_skip(
+    "Not every template takes tools, null content or all roles: choose another with `template`",
+    "drop such conversations",
 )
 
 

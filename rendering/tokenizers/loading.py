@@ -75,7 +75,7 @@ def load_tokenizer(
         if not trust_remote_code:
             remember_class(model, tokenizer)
     except Exception as error:  # It raises its own, huggingface_hub's and built-in errors.
-        if is_about_code(error):
+        if not trust_remote_code and is_about_code(error):
             raise InputError(needs_code(model)) from error
         if cached_only:
             raise InputError(_NOT_FOUND.format(model=model)) from error

@@ -86,7 +86,7 @@ def load_model(files: ModelFiles, dtype: str, device: torch.device) -> Loaded:
                 # Its kernels for CPUs compute in bfloat16, or with outliers of all tokens together.
                 model = model.dequantize(getattr(torch, dtype))
         except Exception as error:  # It raises its own, safetensors', torch's and built-in errors.
-            raise _load_error(error, files.name, messages) from error
+            raise _load_error(error, files, messages) from error
     left_out = LoadReport.of(report).without_zeros(files.weight_files()).left_out(files.name)
     if files.adapter is not None:
         model = merge_adapter(model, files.adapter, files.name)
@@ -132,11 +132,11 @@ def _mend_attention(model: Model, vocab_size: int, n_tokens: int) -> bool:
     return False
 
 
-def _load_error(error: Exception, name: str, messages: list[str]) -> Exception:
+def _load_error(error: Exception, files: ModelFiles, messages: list[str]) -> Exception:
     """The error of loading as one of ours, with the report that it cites."""
-    if is_about_code(error):
-        return InputError(needs_code(name))
-    reason = f"transformers cannot load {name}: {last_line(error)}"
+    if not files.trust_remote_code and is_about_code(error):
+        return InputError(needs_code(files.name))
+    reason = f"transformers cannot load {files.name}: {last_line(error)}"
     if "report" in str(error) and messages:
         reason += "\n" + "\n".join(messages)
     if isinstance(error, MemoryError | ImportError | torch.OutOfMemoryError):

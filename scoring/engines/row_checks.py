@@ -170,6 +170,8 @@ def check_scores(
     conversation_id: str,
     token_ids: NDArray[np.int32] | None = None,
     at_ids: NDArray[np.int32] | None = None,
+    *,
+    dtype: str | None = None,
 ) -> None:
     """Check what an engine returned for one conversation. Nothing is padded, cut or clamped.
 
@@ -181,6 +183,7 @@ def check_scores(
         token_ids: The tokens that were to be scored, int32 [n_rows]; without them it is not checked that
             they are among the most likely ids where their rank says so.
         at_ids: The ids that were given for each row, int32 [n_rows, width], -1 to pad.
+        dtype: That the engine computes in, for the hint; None where nobody can choose it.
 
     Raises:
         EngineError: Rows, alternatives or logprobs of given ids are missing or too many; the engine cannot be
@@ -216,9 +219,10 @@ def check_scores(
     for name, values in checked:
         n_nan = int(np.isnan(values).sum())
         if n_nan:
+            precise = "`dtype='float32'` or " if dtype in ("bfloat16", "float16") else ""
             raise ConversationError(
                 f"conversation {conversation_id} has {n_nan} NaN among its {values.size} {name}.",
-                hint="Look at the weights, or try `dtype='float32'` or another engine.",
+                hint=f"Look at the weights, or try {precise}another `engine`.",
             )
         if values.size and float(values.max()) > POSITIVE_LOGPROB_TOLERANCE:
             raise ConversationError(

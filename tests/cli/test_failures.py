@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from tokscore.dataset.errors import or_skip, without_skip
 from tokscore.dataset.tokens import FailedConversation
 from tokscore.rendering.failure_reasons import failure_reasons
 
@@ -92,7 +93,34 @@ def test_stats_reads_an_unfinished_run_and_says_so(
     assert "partial: 1 of 2 parts is finished" in done.stderr
     assert json.loads(done.stdout)["n_conversations"] == 1
     (out / "tokens" / parts[1].name).unlink()
-    assert tokscore("stats", out, "--partial").returncode == 3
+    done = tokscore("stats", out, "--partial")
+    assert done.returncode == 3
+    assert "--partial" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [("render", "--dry-run"), ("drift",), ("stats",)], ids=" ".join)
+def test_no_hint_says_to_skip_what_is_skipped(
+    tokscore: Run, tiny_model: Path, write_jsonl: Callable[..., Path], tmp_path: Path, command: Sequence[str]
+) -> None:
+    name, *plan = command
+    ids = {"prompt_token_ids": [1, 2], "completion_token_ids": [3, 4]}
+    path = write_jsonl(ids if name == "stats" else GOOD, '{"messages": 3')
+    out = ["-o", tmp_path / "out"] if name == "render" else []
+    model = [] if name == "stats" else ["-m", tiny_model]
+    given = (name, path, *model, *out, *plan, "--on-error")
+    assert "Mend the line, or drop such lines with --on-error skip." in tokscore(*given, "fail").stderr
+    skipped = tokscore(*given, "skip").stderr
+    assert "Mend the line." in skipped
+    assert "--on-error" not in skipped
+
+
+def test_hints_to_skip_are_those_that_are_left_out() -> None:
+    assert without_skip(or_skip("Mend it", "drop such lines")) == "Mend it."
+    rooms = (Path(__file__).parents[2] / name for name in ("rendering", "scoring"))
+    own = [
+        path for room in rooms for path in room.rglob("*.py") if "on_error='skip'" in path.read_text("utf-8")
+    ]
+    assert own == []
 
 
 def test_stats_of_files_may_end_at_the_first_failure(tokscore: Run, write_jsonl: Callable[..., Path]) -> None:

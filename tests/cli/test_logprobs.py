@@ -126,7 +126,9 @@ def test_a_plan_without_parts_takes_the_bytes_from_the_schema(
     assert plan["load_s"] is None
     apart = json.loads(logprobs(*given, "--sharing", "off", "--format", "json", "--tokens-per-s", "8").stdout)
     assert apart["elapsed_s"] == plan["n_whole_tokens"] / 8
-    assert "no time can be told before a part is done" in logprobs(*given).stderr
+    assert "no time can be told before a part is done; --probe measures a rate" in logprobs(*given).stderr
+    probed = logprobs(*given, "--probe", "--score", "role=nobody").stderr
+    assert "no time can be told before a part is done; --tokens-per-s N assumes a rate" in probed
     assert not (tmp_path / "out").exists()
     nowhere = (*given[:3], *given[5:])
     assert json.loads(logprobs(*nowhere, "--format", "json", "--tokens-per-s", "8").stdout) == plan

@@ -54,3 +54,16 @@ def test_keys_that_were_not_printed_are_counted_by_name(
     assert json.loads(finished.stdout)["not_printed"] == {"function_call": 3, "re\x1bfusal": 1}
     assert "function_call of 3 messages was not printed." in finished.stderr
     assert "re\\x1bfusal of 1 message was not printed." in finished.stderr
+
+
+def test_where_all_keys_are_is_said_to_whoever_does_not_look_there(
+    tokscore: Run, tiny_model: Path, write_jsonl: Callable[..., Path], tmp_path: Path
+) -> None:
+    many = {f"key{n}": "text" for n in range(12)}
+    path = write_jsonl({"messages": [{"role": "user", "content": "q", **many}]})
+    given = ("render", path, "-m", tiny_model, "-o", tmp_path / "out")
+    here = "2 more keys not printed; standard output has all."
+    there = "2 more keys not printed; --format json without --by has all."
+    assert here in tokscore(*given, "--format", "json").stderr
+    assert there in tokscore(*given).stderr
+    assert there in tokscore(*given, "--format", "json", "--by", "message").stderr

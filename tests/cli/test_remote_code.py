@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.scoring.tiny_models import change_config, make
+from tokscore.dataset.errors import InputError
+from tokscore.scoring.engines.checkpoint.config import load_config
 
 COMMANDS = ("render", "logprobs", "selfcheck", "drift", "diff")
 
@@ -81,3 +83,13 @@ def test_without_the_option_the_manifest_is_silent(tmp_path: Path) -> None:
     finished = run("logprobs", make("llama", tmp_path), tmp_path)
     assert finished.returncode == 0, finished.stderr
     assert "trust_remote_code" not in (tmp_path / "out/manifest.json").read_text()
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+def test_code_that_may_run_is_not_said_to_need_it(tmp_path: Path, is_trusted: bool) -> None:
+    settings = {"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig"}}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    (tmp_path / "own.py").write_text("raise ValueError('another model wants trust_remote_code')\n")
+    with pytest.raises(InputError) as caught:
+        load_config(tmp_path, "m", trust_remote_code=is_trusted)
+    assert ("give `trust_remote_code=True`" in str(caught.value)) != is_trusted

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tokscore.dataset.errors import ConversationError, counted
+from tokscore.dataset.errors import ConversationError, counted, or_skip
 from tokscore.rendering.conversations.conversation import (
     LOGPROBS_UNUSED_STATUS,
     AnswerLogprobs,
@@ -84,7 +84,7 @@ def _trace(record: Mapping[str, Any]) -> Trace:
     if "unusable" in record and "custom_id" not in record:
         raise ConversationError(
             str(record["unusable"]),
-            hint="Mend the file of outputs, or leave such lines out with `on_error='skip'`.",
+            hint=or_skip("Mend the file of outputs", "leave such lines out"),
             source=str(record.get("output", "")),
         )
     request, path = record, "$"

@@ -37,7 +37,7 @@ def load_config(path: Path, name: str, *, trust_remote_code: bool = False) -> Pr
     try:
         return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     except Exception as error:  # It raises its own, huggingface_hub's and built-in errors.
-        if is_about_code(error):
+        if not trust_remote_code and is_about_code(error):
             raise InputError(needs_code(name)) from error
         raise InputError(f"{name}: config.json cannot be used: {first_line(error)}") from error
 

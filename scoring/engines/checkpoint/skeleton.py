@@ -146,6 +146,6 @@ def _build(config: PretrainedConfig, name: str, trust_remote_code: bool) -> Any:
                 return own(config)
             return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
     except Exception as error:  # It raises its own, torch's and built-in errors.
-        if is_about_code(error):
+        if not trust_remote_code and is_about_code(error):
             raise InputError(needs_code(name)) from error
         raise UnknownModelError(f"{name}: transformers cannot build it: {first_line(error)}") from error

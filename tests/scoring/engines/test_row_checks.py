@@ -59,6 +59,20 @@ def test_a_row_that_cannot_be_fails_its_conversation(scores: SequenceScores, row
         check_scores(scores, 3, TOP_K, "c1", TOKENS)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "hint"),
+    [
+        ("bfloat16", "try `dtype='float32'` or another `engine`."),
+        ("float32", "try another `engine`."),
+        (None, "try another `engine`."),
+    ],
+)
+def test_a_dtype_that_helps_is_another(dtype: str | None, hint: str) -> None:
+    with pytest.raises(ConversationError) as caught:
+        check_scores(changed("logprobs", 0, np.nan), 3, TOP_K, "c1", TOKENS, dtype=dtype)
+    assert caught.value.hint.endswith(hint)
+
+
 def test_the_row_is_named_in_any_block() -> None:
     many = SequenceScores(
         *(np.concatenate([getattr(GOOD, name)] * 500) for name in ("logprobs", "ranks", "top_ids")),
