@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -159,3 +160,30 @@ def test_workers_do_not_change_the_dataset(
     one, two = (pq.read_table(tmp_path / workers / "spans") for workers in ("1", "2"))
     assert len(list((tmp_path / "2" / "tokens").iterdir())) == 5
     assert one.equals(two)
+    # Workers that start anew import the main module of a script, and not that of a package.
+    out = tmp_path / "module"
+    command = [
+        sys.executable,
+        "-m",
+        "tokscore",
+        "render",
+        path,
+        "-m",
+        tiny_model,
+        "-o",
+        out,
+        "--workers",
+        "2",
+    ]
+    module = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert module.returncode == 0, module.stderr
+    assert pq.read_table(out / "spans").equals(one)
+    assert module.stderr == finished.stderr.replace(str(tmp_path / "2"), str(out))
+
+
+def test_the_module_says_how_the_command_is_used(tokscore: Run, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tokscore", "render", "--nope"]
+    module = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert module.returncode == 2
+    assert module.stderr == tokscore("render", "--nope").stderr
+    assert module.stderr.startswith("Usage: tokscore render [OPTIONS]")

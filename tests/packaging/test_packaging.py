@@ -27,6 +27,7 @@ print(json.dumps({
     "top_level": [name for name in top_level if found(name) is not None],
     "version": importlib.metadata.version("tokscore"),
     "scripts": {e.name: e.value for e in importlib.metadata.distribution("tokscore").entry_points},
+    "main": found("tokscore.__main__") is not None,
     "script_file": (pathlib.Path(sys.executable).parent / "tokscore").is_file(),
 }))
 """
@@ -118,13 +119,14 @@ def test_version_is_in_the_metadata(installed: Any) -> None:
 
 
 def test_console_script_is_installed(installed: Any) -> None:
+    assert installed["main"]
     assert installed["scripts"]["tokscore"] == PROJECT["scripts"]["tokscore"]
     assert installed["script_file"]
 
 
 def test_wheels_hold_every_module_of_the_rooms_and_nothing_else(wheel: Path, wheel_from_sdist: Path) -> None:
     modules = {f"tokscore/{path.relative_to(ROOT)}" for room in ROOMS for path in (ROOT / room).rglob("*.py")}
-    modules |= {"tokscore/__init__.py"}
+    modules |= {"tokscore/__init__.py", "tokscore/__main__.py"}
     for archive in (wheel, wheel_from_sdist):
         names = set(zipfile.ZipFile(archive).namelist())
         assert {name for name in names if name.endswith(".py")} == modules
