@@ -10,7 +10,7 @@ from tokscore.cli.options.execution import Processes
 from tokscore.cli.options.settings import setting_options
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.explain import print_explanation
-from tokscore.cli.printing.message_notes import note_control_tokens, note_flags
+from tokscore.cli.printing.message_notes import note_control_tokens, note_flags, note_roles
 from tokscore.cli.printing.output_format import Format
 from tokscore.cli.printing.progress import ProgressLine
 from tokscore.cli.printing.tables import Column, print_json_with_rows, print_rows
@@ -124,7 +124,7 @@ def render(
         note(f"ids were made by {summary.tokenizer}: {summary.tokenizer_reason}.")
     note_outcome(out, summary.n_parts_skipped, summary.n_parts)
     note_statuses(Dataset(out))
-    print_summary(Dataset(out), form, by)
+    print_summary(Dataset(out), form, by, template=source.renderer.templates())
     note(f"wrote {out}")
 
 
@@ -144,13 +144,14 @@ def explain_conversation(source: ConversationSource, conversation_id: str, form:
             raise explanation.difference.at(f"{explanation.source_file}:{explanation.source_line}")
 
 
-def print_summary(dataset: Dataset, form: Format, by: options.By | None) -> None:
+def print_summary(dataset: Dataset, form: Format, by: options.By | None, *, template: str = "") -> None:
     """Print tokens per role and per message of a finished dataset, and what to know of its messages.
 
     Args:
         dataset: Of tokens.
         form: How to print it.
         by: What the rows stand for.
+        template: That printed the messages.
     """
     from tokscore.analytics.groups import dataset_notes as summary
 
@@ -160,6 +161,7 @@ def print_summary(dataset: Dataset, form: Format, by: options.By | None) -> None
     flags = summary.flag_counts(dataset)
     note_flags(flags, dataset, has_all=form is Format.JSON and by is None)
     note_control_tokens(dataset)
+    note_roles(dataset, {counts.role: counts.n_messages for counts in by_role if counts.n_messages}, template)
     if form is Format.JSON and by is None:
         document = {"by_role": roles, "changed": flags.changed, "not_printed": flags.not_printed}
         print_json_with_rows(document, "by_message", messages)

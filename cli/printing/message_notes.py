@@ -1,13 +1,15 @@
-"""Notes about the messages of a finished dataset: what was changed or left out."""
+"""Notes about the messages of a finished dataset: what was changed, left out, or is likely a mistake."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tokscore.cli.printing.console import note
-from tokscore.cli.printing.tables import counted
+from tokscore.cli.printing.tables import agreeing, counted
 from tokscore.cli.printing.visible import visible
 from tokscore.dataset.choices import MessageForm
+from tokscore.dataset.errors import foreign
 
 if TYPE_CHECKING:
     from tokscore.analytics.groups.dataset_notes import FlagCounts
@@ -53,3 +55,29 @@ def note_control_tokens(dataset: Dataset) -> None:
             f"warning: {n_tokens} came from the content of {n_messages} ({by_role}); "
             "a model may take them for a turn of its own. --explain ID shows them."
         )
+
+
+def note_roles(dataset: Dataset, n_messages: Mapping[str, int], template: str) -> None:
+    """Say which roles are likely mistakes.
+
+    Args:
+        dataset: Finished.
+        n_messages: Of every role.
+        template: That printed them.
+    """
+    from tokscore.analytics.groups.first_message import first_message
+    from tokscore.rendering.messages.roles import meant_role
+
+    meant = {role: known for role in n_messages if (known := meant_role(role, template)) is not None}
+    if not meant:
+        return
+    n = sum(n_messages[role] for role in meant)
+    shown = [f"{visible(foreign(role))} ({n_messages[role]:,}; {known}?)" for role, known in meant.items()]
+    more = [f"{len(shown) - _SHOWN:,} more"] if len(shown) > _SHOWN else []
+    first = first_message(dataset, [*meant])
+    have = agreeing(n, "has a role", "have roles")
+    note(
+        f"warning: {counted(n, 'message')} {have} that no chat format uses: "
+        f"{', '.join([*shown[:_SHOWN], *more])}. The first is message {first.message_index} of "
+        f"{first.source_file}:{first.source_line}."
+    )

@@ -141,6 +141,10 @@ class Renderer:
         for has_tools in (False, True):
             check_template(tokenizer.chat_template(has_tools=has_tools))
 
+    def templates(self) -> str:
+        """The sources of its templates, of conversations without tools and with them."""
+        return "\n".join(self.tokenizer.chat_template(has_tools=has_tools) for has_tools in (False, True))
+
     def with_generation_prompt(self, wanted: bool) -> Renderer:
         """The same renderer, ending conversations with the generation prompt or not."""
         other = copy(self)

@@ -67,3 +67,32 @@ def test_where_all_keys_are_is_said_to_whoever_does_not_look_there(
     assert here in tokscore(*given, "--format", "json").stderr
     assert there in tokscore(*given).stderr
     assert there in tokscore(*given, "--format", "json", "--by", "message").stderr
+
+
+def test_mistyped_roles_are_named_with_their_counts_and_the_first_place(
+    tokscore: Run, tiny_model: Path, tmp_path: Path
+) -> None:
+    def record(*roles: str) -> str:
+        return json.dumps({"messages": [{"role": role, "content": "hi"} for role in roles]}) + "\n"
+
+    (tmp_path / "a.jsonl").write_text(record("user", "assistant") + record("user", "asistant", "narrator"))
+    (tmp_path / "b.jsonl").write_text(record("sytem", "user", "asistant"))
+    command = ("render", tmp_path / "a.jsonl", tmp_path / "b.jsonl", "-m", tiny_model, "-o", tmp_path / "out")
+    said = (
+        "warning: 3 messages have roles that no chat format uses: asistant (2; assistant?), sytem (1; system?). "
+        "The first is message 1 of a.jsonl:2."
+    )
+    finished = tokscore(*command)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stderr.count(said) == 1
+    # What was there counts as what is made now.
+    part_of_b = max((tmp_path / "out" / "tokens").iterdir())
+    part_of_b.unlink()
+    assert tokscore(*command).stderr.count(said) == 1
+    own = tmp_path / "own.jinja"
+    own.write_text(
+        "{% for m in messages if m.role in ['user', 'asistant', 'sytem'] %}{{ m.content }}{% endfor %}"
+    )
+    known = tokscore(*command[:-1], tmp_path / "known", "--template", own)
+    assert known.returncode == 0, known.stderr
+    assert "no chat format" not in known.stderr
