@@ -18,7 +18,7 @@ OF_SEVERAL = re.compile(r"(?:(?!\bwhich\b)[^.;:,])*\b(are|were|have|need)\b")
 def verbs_of_several(source: str) -> list[str]:
     """Texts behind a number and its noun whose verb is right for several alone."""
     return [
-        after.value
+        str(after.value)
         for text in ast.walk(ast.parse(source))
         if isinstance(text, ast.JoinedStr)
         for before, after in zip(text.values, text.values[1:], strict=False)
