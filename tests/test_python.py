@@ -111,6 +111,7 @@ def test_notebooks_show_the_text_with_its_owners(renderer: Renderer) -> None:
     assert sampled == "Yo é<|im_end|>"
 
 
+@pytest.mark.slow
 def test_notebooks_show_ids_where_there_is_no_text(tiny_scores: Path) -> None:
     (conversation,) = tokscore.Dataset(tiny_scores).conversations()
     page = _Text()

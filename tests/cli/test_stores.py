@@ -254,6 +254,7 @@ def test_logprobs_scores_a_bucket_into_a_bucket(
 
 
 @pytest.mark.parametrize("table", ["spans", "tokens"])
+@pytest.mark.slow
 def test_an_upload_that_fails_in_the_middle_leaves_no_part(
     store: StoreServer, conversation: dict[str, object], tiny_model: Path, tmp_path: Path, table: str
 ) -> None:

@@ -75,6 +75,7 @@ FORGETFUL = """{% for m in messages %}<|im_start|>{{ m.role }}
 {% endif %}"""
 
 
+@pytest.mark.slow
 def test_a_rollout_that_is_rendered_again_has_every_target_once(
     run_page: RunPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ def _branches(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.model
+@pytest.mark.slow
 def test_the_rollouts_are_what_the_script_writes(
     teacher_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,23 +10,26 @@ from pathlib import Path
 
 import pytest
 
+from tokscore.rendering.libraries.transformers_names import FILE, _remembering
+
 SCRIPT = """
 import hashlib, json, sys
 if sys.argv[1] == "remember":
     from tokscore.rendering.libraries.transformers_names import remember_transformers_names
     remember_transformers_names()
 import transformers
+import transformers.models
 from transformers.utils.import_utils import create_import_structure_from_path
 lazy = sys.modules["transformers"]
 names = [sorted(dir(transformers)), sorted(lazy._class_to_module.items()), sorted(lazy._modules),
+         sorted(dir(transformers.models)),
          sorted((name, sorted(missing)) for name, missing in lazy._object_missing_backend.items())]
-from transformers import LlamaConfig, PreTrainedTokenizerFast, Qwen2Tokenizer
 text = json.dumps(names)
 print(len(text), hashlib.sha256(text.encode()).hexdigest(), create_import_structure_from_path.cache_info().misses)
 """
 
 
-def names(cache: Path, how: str = "remember") -> tuple[str, int]:
+def names(cache: Path, how: str) -> tuple[str, int]:
     """A fingerprint of all that transformers offers, and how many folders it looked through."""
     finished = subprocess.run(
         [sys.executable, "-c", SCRIPT, how],
@@ -40,38 +43,57 @@ def names(cache: Path, how: str = "remember") -> tuple[str, int]:
     return digest, int(n_folders)
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> str:
-    digest, n_folders = names(tmp_path_factory.mktemp("cache"), "look")
+def test_names_of_the_last_process_are_those_that_are_found(tmp_path: Path) -> None:
+    found, n_folders = names(tmp_path, "look")
     assert n_folders > 100
-    return digest
+    looked, n_folders = names(tmp_path, "remember")
+    assert n_folders > 100
+    remembered, n_folders = names(tmp_path, "remember")
+    assert n_folders < 10
+    assert found == looked == remembered
 
 
-def test_names_of_the_last_process_are_those_that_are_found(found: str, tmp_path: Path) -> None:
-    looked = names(tmp_path)
-    assert looked[0] == found
-    assert looked[1] > 100
-    remembered = names(tmp_path)
-    assert remembered[0] == found
-    assert remembered[1] < 10
+@pytest.mark.parametrize("damage", ["cut", "null", "other", "kinds", "folder"])
+def test_a_file_that_does_not_hold_them_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    from transformers.utils.import_utils import define_import_structure
 
+    monkeypatch.setenv("TOKSCORE_CACHE", str(tmp_path))
+    models = Path(str(sys.modules["transformers"].__file__)).parent / "models"
+    asked: list[object] = []
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "other", "kinds", "folder"])
-def test_a_file_that_does_not_hold_them_is_made_again(found: str, tmp_path: Path, damage: str) -> None:
-    names(tmp_path)
-    file = tmp_path / "transformers_names.json"
+    def look(path: str | Path, prefix: str | None = None) -> dict[frozenset[str], dict[str, set[str]]]:
+        asked.append(path)
+        found: dict[frozenset[str], dict[str, set[str]]] = define_import_structure(path, prefix)
+        return found
+
+    find = _remembering(look)
+    expected = define_import_structure(models, "models")
+    assert find(models, "models") == find(models, "models") == expected
+    assert len(asked) == 1
+    file = tmp_path / FILE
     kept = json.loads(file.read_text())
-    if damage == "cut":
-        file.write_text(file.read_text()[:5000])
-    elif damage == "empty":
-        file.write_text("null")
-    elif damage == "other":
-        file.write_text(json.dumps({"installed": [*kept["installed"][:-1], 1], "names": []}))
-    elif damage == "kinds":
-        file.write_text(json.dumps({**kept, "names": [[["torch"], {"models.llama": [3]}]]}))
-    else:
+    if damage == "folder":
         file.unlink()
         file.mkdir()
-    digest, n_folders = names(tmp_path)
-    assert digest == found
-    assert n_folders > 100
+    else:
+        text = {
+            "cut": file.read_text()[:5000],
+            "null": "null",
+            "other": json.dumps({"installed": [*kept["installed"][:-1], 1], "names": []}),
+            "kinds": json.dumps({**kept, "names": [[["torch"], {"models.llama": [3]}]]}),
+        }[damage]
+        file.write_text(text)
+    assert find(models, "models") == expected
+    assert len(asked) == 2
+
+
+def test_other_folders_are_looked_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.utils.import_utils import define_import_structure
+
+    monkeypatch.setenv("TOKSCORE_CACHE", str(tmp_path))
+    llama = Path(str(sys.modules["transformers"].__file__)).parent / "models" / "llama"
+    find = _remembering(define_import_structure)
+    assert find(llama) == define_import_structure(llama)
+    assert not (tmp_path / FILE).exists()

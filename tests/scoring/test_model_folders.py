@@ -101,6 +101,7 @@ def load_and_score(folder: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_mutated_model_folders_are_scored_or_refused(tmp_path: Path) -> None:
     originals = [make(name, tmp_path / "originals") for name in KINDS]
     outcomes: Counter[str] = Counter()

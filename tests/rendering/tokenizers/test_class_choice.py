@@ -32,7 +32,9 @@ def without_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", refuse)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [NAMES[0], *(pytest.param(each, marks=pytest.mark.slow) for each in NAMES[1:])]
+)
 def test_the_tokenizer_is_the_same(assets: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = str(assets / "tokenizers" / name)
     by_auto = ChatTokenizer(model, template=TEMPLATE)

@@ -81,6 +81,7 @@ def added_texts(tokenizer: ChatTokenizer) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_ids_of_random_text_are_equal(assets: Path, name: str) -> None:
     tokenizer = fast(assets, name)
     assert tokenizer.ids.made_by.startswith("fastokens ")
