@@ -16,7 +16,7 @@ from tokscore.dataset.errors import EngineError, UsageError
 from tokscore.scoring.engines.child import Child
 from tokscore.scoring.engines.contract import TokenSequence
 from tokscore.scoring.engines.settings import EnginePath
-from tokscore.scoring.engines.vllm.engine import ENVIRONMENT
+from tokscore.scoring.engines.vllm.surroundings import ENVIRONMENT
 from tokscore.scoring.exact.divergences import ExactTokens, exact_divergences
 from tokscore.scoring.exact.pair import common_temperature
 from tokscore.scoring.exact.rounds import MAX_BYTES, Rounds, StateSizes

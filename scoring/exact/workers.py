@@ -14,7 +14,8 @@ import torch
 from tokscore.scoring.engines.vllm.worker.extension import ScoringExtension
 from tokscore.scoring.engines.vllm.worker.heads import float32_heads, float32_logits
 from tokscore.scoring.engines.vllm.worker.marks import Mark
-from tokscore.scoring.engines.vllm.worker.prompts import Pieces, PromptScorer, Rows, Step, WorkerSettings
+from tokscore.scoring.engines.vllm.worker.prompt_rows import Rows
+from tokscore.scoring.engines.vllm.worker.prompts import Pieces, PromptScorer, Step, WorkerSettings
 from tokscore.scoring.engines.vllm.worker.runners import install
 from tokscore.scoring.exact.divergences import ExactTokens, exact_divergences
 from tokscore.scoring.exact.heads import load_head, save_head

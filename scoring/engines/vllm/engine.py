@@ -2,44 +2,37 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tokscore.dataset.errors import ConversationError, EngineError, InputError
 from tokscore.scoring.engines.causality import check_causality
-from tokscore.scoring.engines.checkpoint.config import load_config
 from tokscore.scoring.engines.checkpoint.positions import switch_length_of
 from tokscore.scoring.engines.contract import SequenceScores, TokenSequence, last_line
 from tokscore.scoring.engines.row_checks import check_scores
 from tokscore.scoring.engines.settings import EnginePath
 from tokscore.scoring.engines.trees import difference_of, make_tree
 from tokscore.scoring.engines.vllm.arguments import VllmSettings, check_config, vllm_settings
+from tokscore.scoring.engines.vllm.model_check import check_weights, reason_against_sharing
 from tokscore.scoring.engines.vllm.path_check import LIMIT, LIMIT_16_BIT, PLAIN_TOP_K, PathCheck, PathError
 from tokscore.scoring.engines.vllm.reference import difference_from_transformers, uses_transformers
 from tokscore.scoring.engines.vllm.requests import FLAT, FUSED, PATHS, Requests
-from tokscore.scoring.engines.vllm.results import from_flat, from_tensors, keep_tensors
-from tokscore.scoring.engines.vllm.surroundings import engine_errors, mend_llvmlite, quiet, torch_kernels
+from tokscore.scoring.engines.vllm.results import from_flat, from_tensors, keep_tensors, no_rows
+from tokscore.scoring.engines.vllm.surroundings import (
+    engine_errors,
+    mend_llvmlite,
+    quiet,
+    set_environment,
+    torch_kernels,
+)
 from tokscore.scoring.engines.vllm.worker.prompts import WorkerSettings
 
 if TYPE_CHECKING:
     from tokscore.dataset.manifest import ModelIdentity, Setting
     from tokscore.scoring.engines.spec import EngineSpec
-
-# Environment variables, where the user did not set them.
-ENVIRONMENT = {
-    "VLLM_NO_USAGE_STATS": "1",
-    "TORCH_CPP_LOG_LEVEL": "ERROR",
-    # A forked process would inherit the locks of threads that torch and tokenizers have started here.
-    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
-}
 
 # Classes of vllm: the library is not typed for us.
 Vllm = Any
@@ -81,10 +74,10 @@ class VllmEngine:
         self._spec = spec
         self._longest = longest
         self.shares = False
-        self._reason = _reason_against_sharing(spec) if spec.shares else None
+        self._reason = reason_against_sharing(spec) if spec.shares else None
         if self._reason is not None:
             self._spec = replace(spec, shares=False)
-        self._unused_weights = _check_weights(spec)
+        self._unused_weights = check_weights(spec)
         self.details: Mapping[str, Setting] = {}
         reasons = []
         for path in (
@@ -178,12 +171,7 @@ class VllmEngine:
             self.shares = False
 
     def _load(self, path: str) -> VllmSettings:
-        for name, value in ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
-        # vLLM wants room for one more token than it is given, past the model's maximum too.
-        os.environ["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
-        # On a CPU it complains that Triton is not there.
-        logging.getLogger("torch._library.triton").setLevel(logging.ERROR)
+        set_environment()
         import torch
         from vllm import LLM
         from vllm.platforms import current_platform
@@ -286,7 +274,7 @@ class VllmEngine:
         with closing(self.requests.run(sequences, path, add, shares=self.shares)) as results:
             for sequence, output in results:
                 if output is None:
-                    yield sequence.key, _no_rows(sequence, top_k, with_entropy=path == FUSED)
+                    yield sequence.key, no_rows(sequence, top_k, is_fused=path == FUSED)
                 else:
                     yield sequence.key, _scores_of(output, sequence, path, top_k)
 
@@ -311,62 +299,7 @@ class VllmEngine:
             cleanup_dist_env_and_memory()
 
 
-def _reason_against_sharing(spec: EngineSpec) -> str | None:
-    from vllm import SamplingParams
-
-    from tokscore.scoring.engines.key_values import reason_against
-
-    if "skip_reading_prefix_cache" not in SamplingParams.__struct_fields__:
-        return "this vLLM cannot be told which requests read its cache"
-    model = spec.model
-    return reason_against(load_config(model.path, model.name, trust_remote_code=model.trust_remote_code))
-
-
 def _scores_of(output: Vllm, sequence: TokenSequence, path: str, top_k: int) -> SequenceScores:
     if path == FLAT:
         return from_flat(output.prompt_logprobs, sequence, top_k)
     return from_tensors(output.prompt_logprobs, sequence, top_k, is_fused=path == FUSED)
-
-
-def _check_weights(spec: EngineSpec) -> str | None:
-    """The weights that are left unused, by place; None where there are none, or it cannot be told.
-
-    vLLM leaves out what its own code of a model does not ask for.
-
-    Raises:
-        InputError: Weights are missing, left over, or of another shape than config.json says.
-    """
-    from tokscore.scoring.engines.checkpoint.quantization import quantization_of
-    from tokscore.scoring.engines.checkpoint.skeleton import UnknownModelError, check_files
-
-    model = spec.model
-    if model.adapter is not None:
-        raise EngineError(
-            f"{model.name} is an adapter, and vLLM leaves out what one adds to the head of a model.\n"
-            "Use `engine='transformers'`, or merge it into its base model and score the result."
-        )
-    config = load_config(model.path, model.name, trust_remote_code=model.trust_remote_code)
-    # Overrides make another configuration, and what `quantization` reads is said nowhere else.
-    is_packed = spec.settings.quantization is not None and quantization_of(config) is None
-    if is_packed or spec.settings.engine_arg.keys() & {"load_format", "hf_overrides"}:
-        return None
-    try:
-        report = check_files(
-            config, model.weight_files(), model.name, trust_remote_code=model.trust_remote_code
-        )
-    except UnknownModelError:
-        return None
-    return None if report is None else report.left_out(model.name)
-
-
-def _no_rows(sequence: TokenSequence, top_k: int, *, with_entropy: bool) -> SequenceScores:
-    at_ids = sequence.at_rows()
-    return SequenceScores(
-        logprobs=np.empty(0, np.float32),
-        ranks=np.empty(0, np.int32),
-        top_ids=np.empty((0, top_k), np.int32),
-        top_logprobs=np.empty((0, top_k), np.float32),
-        entropy=np.empty(0, np.float32) if with_entropy else None,
-        at_ids=at_ids,
-        at_logprobs=None if at_ids is None else np.empty(at_ids.shape, np.float32),
-    )

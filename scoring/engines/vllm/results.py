@@ -131,6 +131,20 @@ def from_flat(flat: Vllm, sequence: TokenSequence, top_k: int) -> SequenceScores
     )
 
 
+def no_rows(sequence: TokenSequence, top_k: int, *, is_fused: bool) -> SequenceScores:
+    """Scores of a sequence of which nothing is wanted; arguments as of `from_tensors`."""
+    at_ids = sequence.at_rows()
+    return SequenceScores(
+        logprobs=np.empty(0, np.float32),
+        ranks=np.empty(0, np.int32),
+        top_ids=np.empty((0, top_k), np.int32),
+        top_logprobs=np.empty((0, top_k), np.float32),
+        entropy=np.empty(0, np.float32) if is_fused else None,
+        at_ids=at_ids,
+        at_logprobs=None if at_ids is None else np.empty(at_ids.shape, np.float32),
+    )
+
+
 def lacks_rows(kept: Vllm, sequence: TokenSequence) -> bool:
     """Whether the fused path computed only a part of the rows: the others were in the cache."""
     if not isinstance(kept, KeptTensors):

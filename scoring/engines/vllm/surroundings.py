@@ -1,7 +1,8 @@
-"""Around calls into vLLM: what it prints, how it fails, what breaks it, and whose kernels it takes."""
+"""Around calls into vLLM: its variables, what it prints, how it fails, what breaks it, and its kernels."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import warnings
@@ -10,6 +11,26 @@ from contextlib import contextmanager, redirect_stdout
 
 from tokscore.dataset.errors import EngineError
 from tokscore.scoring.engines.contract import last_line
+
+# Environment variables, where the user did not set them.
+ENVIRONMENT = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    # A forked process would inherit the locks of threads that torch and tokenizers have started here.
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+}
+
+
+def set_environment() -> None:
+    """Set vLLM's environment variables where the user did not, for this process."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    # vLLM wants room for one more token than it is given, past the model's maximum too.
+    os.environ["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
+    # On a CPU it complains that Triton is not there.
+    logging.getLogger("torch._library.triton").setLevel(logging.ERROR)
 
 
 def mend_llvmlite() -> None:

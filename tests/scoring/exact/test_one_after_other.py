@@ -14,7 +14,7 @@ from tokscore.scoring import TokenSequence, plan_engine
 
 pytest.importorskip("vllm")
 from tokscore.scoring.engines.child import Child
-from tokscore.scoring.engines.vllm.engine import ENVIRONMENT
+from tokscore.scoring.engines.vllm.surroundings import ENVIRONMENT
 from tokscore.scoring.exact.divergences import ExactTokens
 from tokscore.scoring.exact.one_after_other import OneAfterOther
 from tokscore.scoring.exact.states import NamelessFile

@@ -8,7 +8,6 @@ scored here instead; all others go vLLM's way.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from tokscore.scoring.engines.vllm.worker.fused import score_rows
 from tokscore.scoring.engines.vllm.worker.heads import float32_heads, float32_logits
 from tokscore.scoring.engines.vllm.worker.marks import OWN, Mark, unpacked, wanted_of
+from tokscore.scoring.engines.vllm.worker.prompt_rows import PromptRows, Rows
 from tokscore.scoring.given.ids import stacked
 
 # Objects of vLLM, which has no types for us.
@@ -82,74 +82,6 @@ class Step(NamedTuple):
     at_ids: torch.Tensor | None
 
 
-class Rows(NamedTuple):
-    """Rows of one request, on the model's device, the realised token first.
-
-    Attributes:
-        ids: int32 [rows, 1 + k + 1], the position last.
-        logprobs: float32 [rows, 1 + k + 1 + given], the entropy and the given ids last.
-        ranks: int32 [rows].
-    """
-
-    ids: torch.Tensor
-    logprobs: torch.Tensor
-    ranks: torch.Tensor
-
-
-@dataclass(slots=True)
-class _Request:
-    """What is wanted of one prompt, and what is made of it.
-
-    Attributes:
-        wanted: Positions of the rows, ascending; one may be there several times. None where all are wanted.
-        others: For each of them an id to be scored, `OWN` for the token that follows; None where all are own.
-        given: For each of them further ids to be scored, int32 [rows, width]; None where there are none.
-        n_done: Position up to which the rows are made.
-        blocks: Rows, and their positions.
-    """
-
-    wanted: NDArray[np.int64] | None
-    others: NDArray[np.int64] | None = None
-    given: NDArray[np.int32] | None = None
-    n_done: int = 0
-    blocks: list[tuple[NDArray[np.int64], Rows]] = field(default_factory=list)
-
-    def positions(self, start: int, stop: int) -> NDArray[np.int64]:
-        """The wanted positions in [start, stop)."""
-        if self.wanted is None:
-            return np.arange(start, stop)
-        first, last = np.searchsorted(self.wanted, (start, stop))
-        return self.wanted[first:last]
-
-    def others_at(self, start: int, stop: int) -> NDArray[np.int64]:
-        """The ids to be scored at the wanted positions in [start, stop)."""
-        if self.wanted is None or self.others is None:
-            return np.full(len(self.positions(start, stop)), OWN, np.int64)
-        first, last = np.searchsorted(self.wanted, (start, stop))
-        return self.others[first:last]
-
-    def given_at(self, start: int, stop: int) -> NDArray[np.int32] | None:
-        """The given ids of the rows about the wanted positions in [start, stop)."""
-        if self.given is None:
-            return None
-        first, last = (start, stop) if self.wanted is None else np.searchsorted(self.wanted, (start, stop))
-        return self.given[first:last]
-
-    @property
-    def n_given(self) -> int:
-        """Width of the given ids."""
-        return 0 if self.given is None else self.given.shape[1]
-
-    def go_back_to(self, start: int) -> None:
-        """Forget the rows from a position on: the prompt is computed anew from there."""
-        kept = []
-        for positions, rows in self.blocks:
-            n = int(np.searchsorted(positions, start))
-            if n:
-                kept.append((positions[:n], Rows(*(column[:n] for column in rows))))
-        self.blocks = kept
-
-
 class PromptScorer:
     """Scores the prompt rows of marked requests, whatever the runner.
 
@@ -163,7 +95,7 @@ class PromptScorer:
         self._compute_logits: Callable[[torch.Tensor], torch.Tensor | None] = runner.model.compute_logits
         self._settings = settings
         self.device: torch.device = runner.device
-        self._requests: dict[str, _Request] = {}
+        self._requests: dict[str, PromptRows] = {}
         self.n_computed = 0
         vocab_size = runner.model_config.get_vocab_size()
         self._chunk_rows = max(1, settings.logits_bytes // (4 * vocab_size))
@@ -179,7 +111,7 @@ class PromptScorer:
         """A new marked request, or one that starts over."""
         wanted, others = (None, None) if mark is None else wanted_of(mark)
         at_ids = None if given is None else unpacked(given)
-        self._requests[request_id] = _Request(wanted, others, at_ids)
+        self._requests[request_id] = PromptRows(wanted, others, at_ids)
 
     def remove(self, request_id: str) -> None:
         """Forget a request, if it is known."""
@@ -248,20 +180,7 @@ class PromptScorer:
         return torch.from_numpy(values).to(self.device, non_blocking=True)
 
     def _finish(self, request_id: str) -> Rows:
-        request = self._requests.pop(request_id)
-        blocks = [rows for _, rows in request.blocks]
-        if not blocks:
-            top_k = self._settings.top_k
-            blocks = [
-                Rows(
-                    torch.empty((0, top_k + 2), dtype=torch.int32),
-                    torch.empty((0, top_k + 2 + request.n_given)),
-                    torch.empty(0, dtype=torch.int32),
-                )
-            ]
-        return Rows(
-            *(column[0] if len(column) == 1 else torch.cat(column) for column in zip(*blocks, strict=True))
-        )
+        return self._requests.pop(request_id).joined(self._settings.top_k)
 
     def _score(self, step: Step) -> Rows | None:
         """Scores of rows of the hidden states; None on workers that get no logits."""
