@@ -86,6 +86,8 @@ def change_messages(
         read: Keys that the template reads, of which `keys_left_out` leaves those that no server passes on.
     """
     shown: list[Message] = list(messages)
+    if not wanted:
+        return Changed(shown, {})
     found: dict[int, list[MessageFlag]] = {}
     flags = {change.flag for change in wanted}
     roles = {change.role for change in wanted if change.flag is MessageFlag.PARTS}

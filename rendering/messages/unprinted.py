@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from typing import Any
 
 from tokscore.rendering.templates.origins import REASONING_FIELDS, Runs
@@ -19,7 +19,7 @@ def unprinted_keys(
     messages: Sequence[Mapping[str, Any]],  # Any: JSON values
     runs: Runs,
     *,
-    read: AbstractSet[str],
+    read: frozenset[str],
     dropped: Sequence[int],
 ) -> dict[int, tuple[str, ...]]:
     """Keys with a value of which nothing reached the text, by message; without those that lost nothing.
@@ -30,7 +30,7 @@ def unprinted_keys(
         read: Keys that the template reads, as `read_names` finds them.
         dropped: Characters of each message's body that the template left out.
     """
-    known = _USED | _BODIES | _with_aliases(read)
+    known = _known_keys(read)
     lost = {}
     for i, message in enumerate(messages):
         if message.keys() <= known and not dropped[i]:
@@ -51,9 +51,11 @@ def unprinted_keys(
     }
 
 
-def _with_aliases(read: AbstractSet[str]) -> frozenset[str]:
-    """The keys with all names of the reasoning, which transformers copies from one to the others."""
-    return frozenset(read) | frozenset(() if read.isdisjoint(REASONING_FIELDS) else REASONING_FIELDS)
+@lru_cache(maxsize=64)
+def _known_keys(read: frozenset[str]) -> frozenset[str]:
+    """The keys that are read, with all names of the reasoning, which transformers copies under the others."""
+    aliases = () if read.isdisjoint(REASONING_FIELDS) else REASONING_FIELDS
+    return _USED | _BODIES | read.union(aliases)
 
 
 def _root(key: str) -> str:

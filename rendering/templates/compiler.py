@@ -129,10 +129,11 @@ class TrackingGenerator(CodeGenerator):
         if all(isinstance(each.expr, nodes.Const) and each.op not in _SEARCHES for each in node.ops):
             super().visit_Compare(node, frame)
             return
-        self.write("environment.compare(")
+        is_chain = len(node.ops) > 1
+        self.write("environment.compare_chain(" if is_chain else "environment.compare(")
         self.visit(node.expr, frame)
         for operand in node.ops:
-            self.write(f", {operand.op!r}, lambda: ")
+            self.write(f", {operand.op!r}, {'lambda: ' if is_chain else ''}")
             self.visit(operand.expr, frame)
         self.write(")")
 

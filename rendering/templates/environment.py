@@ -37,6 +37,7 @@ from tokscore.rendering.templates.json import dumps
 from tokscore.rendering.templates.limits import read, step, take, take_result, weigh
 from tokscore.rendering.templates.markup import SafeStr, escaped, forced, safe, unmarked
 from tokscore.rendering.templates.strings import (
+    UNMARKED_TYPES,
     TrackedStr,
     concat,
     literal,
@@ -172,7 +173,7 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
             "integer": lambda value: isinstance(value, int) and not isinstance(value, (bool, TrackedBool)),
             "sameas": same_as,
         }
-        self.tests = {name: guarded_test(apply) for name, apply in self.tests.items()}
+        self.tests = {name: guarded_test(name, apply) for name, apply in self.tests.items()}
 
     @staticmethod
     def emit(value: object, variables: Sequence[object], *, in_macro: bool = False) -> TrackedStr:
@@ -249,8 +250,19 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
         return value
 
     @staticmethod
-    def compare(left: Any, *rest: Any) -> Any:  # Any: template values
-        """A comparison, or a chain of them, within the limits.
+    def compare(left: Any, name: str, right: Any) -> Any:  # Any: template values
+        """A comparison by the operator `name`, within the limits."""
+        if isinstance(left, (list, tuple, dict)):
+            weigh(left)  # comparing containers costs what they would print
+        elif type(left) is not int:
+            read(left, right)
+        if name in ("in", "notin"):
+            check_search(left, right)
+        return _COMPARISONS[name](left, right)
+
+    @classmethod
+    def compare_chain(cls, left: Any, *rest: Any) -> Any:  # Any: template values
+        """A chain of comparisons, such as `a < b < c`.
 
         Args:
             left: The first value.
@@ -259,13 +271,7 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
         result: Any = True
         for name, right_of in zip(rest[::2], rest[1::2], strict=True):
             right = right_of()
-            if isinstance(left, (list, tuple, dict)):
-                weigh(left)  # comparing containers costs what they would print
-            else:
-                read(left, right)
-            if name in ("in", "notin"):
-                check_search(left, right)
-            result = _COMPARISONS[name](left, right)
+            result = cls.compare(left, name, right)
             if not result:
                 return result
             left = right
@@ -292,7 +298,7 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
 
     def add(self, context: Context, operands: Sequence[Any]) -> Any:  # Any: template values
         """The operands of `+` added from left to right, strings all at once."""
-        if all(isinstance(each, TrackedStr) and not isinstance(each, SafeStr) for each in operands):
+        if UNMARKED_TYPES.issuperset(map(type, operands)):
             return concat(operands)
         total = operands[0]
         for operand in operands[1:]:
@@ -306,7 +312,8 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
         """An operation within the limits."""
         check_operands(operator, left, right)
         result = super().call_binop(context, operator, left, right)
-        take_result(result)
+        if type(result) is not int:
+            take_result(result)
         return result
 
     def call_test(self, name: str, value: Any, *args: Any, **kwargs: Any) -> Any:  # Any: as in jinja2

@@ -28,10 +28,25 @@ from tokscore.rendering.templates.strings import (
 from tokscore.rendering.templates.values import TrackedBool
 
 _LONGEST_FIELD = 32  # characters that one of a date pattern can stand for
+# These look at what a value is and not through it, however long it is.
+_INSTANT_FILTERS = frozenset({"length", "count"})
+_INSTANT_TESTS = frozenset(
+    {"boolean", "callable", "defined", "false", "float", "integer", "mapping", "none", "number", "sameas"}
+    | {"string", "true", "undefined"}
+)
 
 
 def guarded_filter(name: str, apply: Callable[..., Any]) -> Callable[..., Any]:  # Any: template values
     """The same filter within the limits."""
+    if name in _INSTANT_FILTERS:
+
+        @wraps(apply)
+        def counted(*args: Any, **kwargs: Any) -> Any:  # Any: template values
+            step()
+            return apply(*args, **kwargs)
+
+        return counted
+
     passes = _PassArg.from_obj(apply)
     n_passed = 0 if passes is None else 1
 
@@ -51,8 +66,11 @@ def guarded_filter(name: str, apply: Callable[..., Any]) -> Callable[..., Any]: 
     return guarded
 
 
-def guarded_test(apply: Any) -> Callable[..., Any]:  # Any: template values
+def guarded_test(name: str, apply: Any) -> Callable[..., Any]:  # Any: template values
     """The same test within the limits."""
+    if name in _INSTANT_TESTS:
+        instant: Callable[..., Any] = apply
+        return instant
     n_passed = 0 if _PassArg.from_obj(apply) is None else 1
 
     @wraps(apply)

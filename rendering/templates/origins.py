@@ -69,13 +69,14 @@ Runs = tuple[Run, ...]
 
 def origin_of_path(path: tuple[str | int, ...]) -> Origin:
     """The origin at `path` of the template's variables."""
-    if len(path) == 3 and path[2] in _USUAL_FIELDS:
-        return _usual_origin(*path)
+    n = len(path)
+    if path[0] == "messages" and (n == 2 or (n == 3 and path[2] in _USUAL_FIELDS)):
+        return _usual_origin(path)
     return _origin_of_path(path)
 
 
-@lru_cache(maxsize=4096)
-def _usual_origin(*path: str | int) -> Origin:
+@lru_cache(maxsize=8192)
+def _usual_origin(path: tuple[str | int, ...]) -> Origin:
     return _origin_of_path(path)
 
 

@@ -60,7 +60,9 @@ _ENVIRONMENT = TrackingEnvironment()
 
 @lru_cache(maxsize=64)
 def _compiled(template: str) -> jinja2.Template:
-    return _ENVIRONMENT.from_string(template)
+    compiled = _ENVIRONMENT.from_string(template)
+    compiled.globals = dict(compiled.globals)  # each rendering copies them, and a chain of dicts takes long
+    return compiled
 
 
 def check_template(template: str) -> None:

@@ -296,6 +296,10 @@ class _LargeStr(TrackedStr):
         self._usage.n_characters -= len(self)
 
 
+# All that are not marked as safe.
+UNMARKED_TYPES = frozenset({TrackedStr, _LargeStr})
+
+
 def plain(text: str) -> str:
     """The same characters as an ordinary `str`."""
     return str.__str__(text)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from tokscore.rendering.templates.origins import Origin, origin_of_path
-from tokscore.rendering.templates.strings import TrackedStr, TrackedValue, copied, origin_of, syntax
+from tokscore.rendering.templates.origins import origin_of_path
+from tokscore.rendering.templates.strings import TrackedStr, TrackedValue, copied, syntax
 
 _USUAL_LENGTH = 32
 
@@ -70,13 +70,13 @@ def wrap(value: Any, path: tuple[str | int, ...]) -> Any:  # Any: JSON values
     if isinstance(value, str):
         return copied(value, origin)
     made: TrackedBool | TrackedInt | TrackedFloat | TrackedDict | TrackedList
-    if isinstance(value, Mapping):
+    if isinstance(value, (list, tuple)):
+        made = TrackedList([wrap(item, (*path, i)) for i, item in enumerate(value)])
+    elif isinstance(value, (dict, Mapping)):  # the first is told apart faster
         made = TrackedDict()
         for key, item in value.items():
-            wrapped = wrap(item, (*path, key))
-            made[_tracked_key(key, origin_of(wrapped) or origin_of_path((*path, key)))] = wrapped
-    elif isinstance(value, (list, tuple)):
-        made = TrackedList([wrap(item, (*path, i)) for i, item in enumerate(value)])
+            below = (*path, key)
+            made[_tracked_key(key, below)] = wrap(item, below)
     elif isinstance(value, bool):
         made = TrackedBool(value)
     elif isinstance(value, int):
@@ -89,12 +89,14 @@ def wrap(value: Any, path: tuple[str | int, ...]) -> Any:  # Any: JSON values
     return made
 
 
-def _tracked_key(key: Any, origin: Origin) -> Any:  # Any: JSON keys, or what a caller's dict holds
+def _tracked_key(
+    key: Any, path: tuple[str | int, ...]
+) -> Any:  # Any: JSON keys, or what a caller's dict holds
     if not isinstance(key, str):
         return key
-    return _usual_key(key, origin) if len(key) < _USUAL_LENGTH else syntax(key, origin)
+    return _usual_key(path) if len(key) < _USUAL_LENGTH else syntax(key, origin_of_path(path))
 
 
 @lru_cache(maxsize=4096)
-def _usual_key(key: str, origin: Origin) -> TrackedStr:
-    return syntax(key, origin)
+def _usual_key(path: tuple[str | int, ...]) -> TrackedStr:
+    return syntax(str(path[-1]), origin_of_path(path))
