@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokscore.dataset.tokens import RenderedTokens
+    from tokscore.rendering.attribution.tokenizer import Encoding
 
     _Item = Conversation | RecordedBranch | Window | ConversationError
     _Batch = list[Printed | Recorded | ConversationError]
@@ -57,18 +58,33 @@ def render_many(
         token_ids = tokenizer.token_ids([item.rendered.text for item in printed])
         return token_ids, is_fast, renderer.reference_ids(printed)
 
+    def encode(
+        printed: Printed, token_ids: NDArray[np.int32], tokenised: _Tokenised
+    ) -> Encoding | ConversationError:
+        _, is_fast, references = tokenised
+        if is_fast and not tokenizer.ids.is_fast:  # it was given up meanwhile
+            token_ids = tokenizer.token_ids([printed.rendered.text])[0]
+        try:
+            return renderer.encoding(printed, token_ids, reference=references.get(printed.number))
+        except ConversationError as error:
+            return error
+
     def finish(batch: _Batch, tokenised: _Tokenised) -> Iterator[_Result]:
-        token_ids, is_fast, references = tokenised
-        ids = iter(token_ids)
+        printed_ones = [item for item in batch if isinstance(item, Printed)]
+        # All of a batch, before any is attributed: each step takes less time one behind the other.
+        encodings = iter(
+            [encode(each, ids, tokenised) for each, ids in zip(printed_ones, tokenised[0], strict=True)]
+        )
         for printed in batch:
             if not isinstance(printed, Printed):
                 yield printed
                 continue
-            made = next(ids)
-            if is_fast and not tokenizer.ids.is_fast:  # it was given up meanwhile
-                made = tokenizer.token_ids([printed.rendered.text])[0]
+            encoding = next(encodings)
+            if isinstance(encoding, ConversationError):
+                yield encoding
+                continue
             try:
-                tokens = renderer.finish(printed, made, reference=references.get(printed.number))
+                tokens = renderer.attribute(printed, encoding)
                 status, logprobs = printed.conversation.status, printed.conversation.logprobs
                 if logprobs is not None:
                     tokens, unused = with_logprobs(tokens, logprobs, tokenizer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 
 OPENER_FIELDS = ("role", "name")  # a role marker names who speaks
+_FEW = 1024  # of so many, each is looked up by itself in less time than all take together
 _BODY_FIELDS = ("content", "tool_calls", *REASONING_FIELDS)
 
 
@@ -53,7 +55,7 @@ class RunTable(NamedTuple):
 
     def at(self, characters: NDArray[np.int64]) -> NDArray[np.int64]:
         """Index of the run that holds each character; fast where they ascend, as those of tokens do."""
-        if not (characters[1:] >= characters[:-1]).all():
+        if len(characters) < _FEW or not (characters[1:] >= characters[:-1]).all():
             return np.minimum(np.searchsorted(self.stops, characters, side="right"), len(self.stops) - 1)
         bounds = np.empty(len(self.stops) + 1, np.int64)
         bounds[0], bounds[-1] = 0, len(characters)
@@ -90,13 +92,14 @@ def run_table(runs: Runs) -> RunTable:
         for k in abroad:
             if runs[k].origin in printed:
                 owner[k], input_of[k], is_body[k], source_codes[k] = writer[k], NO_MESSAGE, False, 0
-    stops = np.cumsum([run.length for run in runs], dtype=np.int64)
+    bounds = np.array([0, *accumulate(run.length for run in runs)], np.int64)
+    messages = np.array([owner, writer, input_of], np.int32)
     return RunTable(
-        starts=np.concatenate([np.zeros(1, np.int64), stops[:-1]]) if len(stops) else stops,
-        stops=stops,
-        owner=np.array(owner, np.int32),
-        writer=np.array(writer, np.int32),
-        input_of=np.array(input_of, np.int32),
+        starts=bounds[:-1],
+        stops=bounds[1:],
+        owner=messages[0],
+        writer=messages[1],
+        input_of=messages[2],
         is_body=np.array(is_body, bool),
         is_generated=np.array([run.generated for run in runs], bool),
         source_codes=np.array(source_codes, np.int16),

@@ -265,7 +265,18 @@ class Renderer:
         reference: Sequence[int] | None = None,
         check: bool = True,
     ) -> RenderedTokens:
-        """The second half of `render`.
+        """The second half of `render`: `encoding` and `attribute`, with their arguments and errors."""
+        return self.attribute(printed, self.encoding(printed, token_ids, reference=reference, check=check))
+
+    def encoding(
+        self,
+        printed: Printed,
+        token_ids: NDArray[np.int32],
+        *,
+        reference: Sequence[int] | None = None,
+        check: bool = True,
+    ) -> Encoding:
+        """The tokens of a printed conversation, with their characters.
 
         Args:
             printed: What `print` returned.
@@ -274,7 +285,7 @@ class Renderer:
             check: Compare with transformers, as far as the run asks for it.
 
         Raises:
-            ConversationError: transformers renders it otherwise, or the tokens cannot be attributed.
+            ConversationError: transformers renders it otherwise, or there are no tokens to attribute.
         """
         with _clear_errors():
             encoding = self.tokenizer.align(printed.rendered.text, token_ids)
@@ -282,6 +293,19 @@ class Renderer:
                 encoding = self._checked(printed, encoding, reference)
             if not len(encoding.token_ids):
                 raise ConversationError("renders to no token at all.")
+            return encoding
+
+    def attribute(self, printed: Printed, encoding: Encoding) -> RenderedTokens:
+        """The tokens of a printed conversation with the owner of each.
+
+        Args:
+            printed: What `print` returned.
+            encoding: Its tokens.
+
+        Raises:
+            ConversationError: They cannot be attributed.
+        """
+        with _clear_errors():
             return self._attribute(printed, encoding)
 
     def _attribute(self, printed: Printed, encoding: Encoding) -> RenderedTokens:

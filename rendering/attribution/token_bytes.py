@@ -89,10 +89,10 @@ class TokenBytes:
 
     def __init__(self, contents: Sequence[bytes | None]) -> None:
         self.contents = tuple(contents)
-        self._lengths = np.array([len(content or b"") for content in contents], np.int64)
-        self._starts = np.cumsum(self._lengths) - self._lengths
+        self._lengths = np.array([-1 if each is None else len(each) for each in contents], np.int64)
+        known = np.maximum(self._lengths, 0)
+        self._starts = np.cumsum(known) - known
         self._bytes = np.frombuffer(b"".join(content or b"" for content in contents), np.uint8)
-        self._is_known = np.array([content is not None for content in contents], bool)
 
     def spans(self, text: str, token_ids: NDArray[np.int32]) -> CharacterSpans | None:
         """Where each token lies in `text`; None unless the bytes of all tokens together are exactly the text.
@@ -100,12 +100,16 @@ class TokenBytes:
         Tokens that hold parts of one character all cover it.
         """
         raw = text.encode()
-        if token_ids.max(initial=-1) >= len(self._lengths) or not self._is_known[token_ids].all():
+        at = token_ids.astype(np.intp)
+        try:
+            lengths = self._lengths[at]  # -1 where the bytes are not known
+        except IndexError:
             return None
-        lengths = self._lengths[token_ids]
+        if lengths.min(initial=0) < 0:
+            return None
         stops = lengths.cumsum()
         starts = stops - lengths
-        if not self._spell(raw, token_ids, starts, lengths):
+        if not self._spell(raw, at, starts, lengths):
             return None
         if len(raw) == len(text):
             return CharacterSpans(starts, stops)
@@ -118,19 +122,18 @@ class TokenBytes:
     def _spell(
         self,
         raw: bytes,
-        token_ids: NDArray[np.int32],
+        token_ids: NDArray[np.intp],
         starts: NDArray[np.int64],
         lengths: NDArray[np.int64],
     ) -> bool:
         """Whether the bytes of the tokens, put at these places, are all of `raw`."""
         if len(raw) != (int(starts[-1] + lengths[-1]) if len(starts) else 0):
             return False
-        expected = np.frombuffer(raw, np.uint8)
         for i in range(0, len(token_ids), _CHECKED_TOKENS):
             chosen = slice(i, i + _CHECKED_TOKENS)
             first = int(starts[i])
             shifts = (self._starts[token_ids[chosen]] - starts[chosen] + first).repeat(lengths[chosen])
-            found = self._bytes[shifts + np.arange(len(shifts))]
-            if not np.array_equal(found, expected[first : first + len(shifts)]):
+            shifts += np.arange(len(shifts))
+            if self._bytes[shifts].tobytes() != raw[first : first + len(shifts)]:
                 return False
         return True

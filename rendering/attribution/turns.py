@@ -46,8 +46,7 @@ class Turns:
         """Look through the runs once."""
         self._starts, self._stops = runs.starts.tolist(), runs.stops.tolist()
         self._writer, self._input_of = runs.writer.tolist(), runs.input_of.tolist()
-        opening = [runs.sources.index(field) for field in OPENER_FIELDS if field in runs.sources]
-        self._opens = np.isin(runs.source_codes, opening).tolist()
+        self._opens = [runs.sources[code] in OPENER_FIELDS for code in runs.source_codes.tolist()]
         self._last = {writer: i for i, writer in enumerate(self._writer)}
         backwards = range(len(self._writer) - 1, -1, -1)
         self._first = dict(zip(reversed(self._writer), backwards, strict=True))
