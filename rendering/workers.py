@@ -12,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -189,7 +190,7 @@ def _blocked_signals() -> Iterator[None]:
     """Signals wait: what is started meanwhile is started whole, and gets none before it can take it."""
     came: list[int] = []
     with ExitStack() as after:  # each runs, whatever a signal that comes late raises in another
-        after.callback(_raise_signals, came)
+        after.push(partial(_raise_signals, came))
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         after.callback(signal.pthread_sigmask, signal.SIG_SETMASK, mask)
         # Another thread of this process may still take one; its handler then runs in the main one.
@@ -201,9 +202,11 @@ def _blocked_signals() -> Iterator[None]:
         yield
 
 
-def _raise_signals(numbers: list[int]) -> None:
-    for number in numbers:
-        signal.raise_signal(number)
+def _raise_signals(numbers: list[int], error: type[BaseException] | None, *_: object) -> None:
+    """Give signals to their handlers, unless one raised already: a second one ends the process at once."""
+    if error is None or issubclass(error, Exception):
+        for number in numbers:
+            signal.raise_signal(number)
 
 
 class _Stopped(Exception):  # noqa: N818

@@ -47,6 +47,8 @@ def test_ctrl_c_twice_prints_no_traceback(
         time.sleep(gap_s)
     process.wait(timeout=120)
     said = log.read_text()
+    if after is None and said.startswith("Fatal Python error: init_import_site"):
+        return  # it came before Python could run a line of ours
     assert process.returncode in INTERRUPTED, said
     assert "Traceback" not in said
     assert "Exception ignored" not in said

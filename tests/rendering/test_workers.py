@@ -78,6 +78,33 @@ def test_an_exception_that_a_signal_raises_leaves_nothing_blocked() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+def test_of_two_signals_one_is_raised() -> None:
+    """A handler that is called again ends the process at once."""
+    called = 0
+
+    def interrupt(_number: int, _frame: object) -> None:
+        nonlocal called
+        called += 1
+        raise KeyboardInterrupt
+
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)
+    other.start()
+    assert other.ident is not None
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt), _blocked_signals():
+            signal.pthread_kill(other.ident, signal.SIGINT)
+            time.sleep(0.2)
+            signal.raise_signal(signal.SIGINT)
+        time.sleep(0.01)
+        assert called == 1
+    finally:
+        signal.signal(signal.SIGINT, before)
+        done.set()
+        other.join()
+
+
 @pytest.fixture
 def inputs(write_jsonl: Callable[..., Path]) -> Path:
     return write_jsonl(
