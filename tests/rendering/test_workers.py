@@ -92,11 +92,16 @@ def test_of_two_signals_one_is_raised() -> None:
     other.start()
     assert other.ident is not None
     before = signal.signal(signal.SIGINT, interrupt)
+
+    @_blocked_signals()
+    def get_two(of: int) -> None:
+        signal.pthread_kill(of, signal.SIGINT)
+        time.sleep(0.2)
+        signal.raise_signal(signal.SIGINT)
+
     try:
-        with pytest.raises(KeyboardInterrupt), _blocked_signals():
-            signal.pthread_kill(other.ident, signal.SIGINT)
-            time.sleep(0.2)
-            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            get_two(other.ident)
         time.sleep(0.01)
         assert called == 1
     finally:
