@@ -226,7 +226,7 @@ def diff(
     check_gates([gate for gate in gates if not gate.is_exact], names)
     check_gates([gate for gate in gates if gate.is_exact], exact_names(alphas))
     ranking = Ranking(sort if worst is None else f"{alpha_name('gjs', alphas[0])}.lower", top or worst, names)
-    chosen = compare_models.OnOptions(rendering, engine)
+    chosen = compare_models.OnOptions(rendering, engine, intervals=summary is None)
 
     def check_tokens(tokens: Path) -> None:
         if any(gate.group for gate in gates):

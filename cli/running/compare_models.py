@@ -95,10 +95,17 @@ class Sides(NamedTuple):
 
 
 class OnOptions(NamedTuple):
-    """How the conversations of `--on` are rendered and scored; the options of the same names."""
+    """How the conversations of `--on` are rendered and scored.
+
+    Attributes:
+        rendering: The options of the same names.
+        engine: Likewise.
+        intervals: Whether they are shown, and worth a second run of the first model to be narrow.
+    """
 
     rendering: RenderSettings
     engine: EngineSettings
+    intervals: bool
 
 
 def open_sides(
@@ -183,7 +190,7 @@ def _score_both(
     trusts = options.rendering.trust_remote_code
     specs = [plan_engine(model, options.engine, trust_remote_code=trusts) for model in (teacher, student)]
     first = _scored(tokens, teacher, specs[0])
-    if specs[0].identity == specs[1].identity or not options.engine.top_k:
+    if specs[0].identity == specs[1].identity or not options.engine.top_k or not options.intervals:
         return Sides(first, _scored(tokens, student, specs[1]), teacher, student)
     # Each at the ids that the other lists; that takes a second run of the teacher.
     second = _scored(tokens, student, specs[1], at=first)

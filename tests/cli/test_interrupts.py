@@ -54,7 +54,7 @@ def test_ctrl_c_twice_prints_no_traceback(
     assert "Exception ignored" not in said
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_kills_at_random_moments_lose_nothing() -> None:
     finished = subprocess.run(
         [sys.executable, str(KILLS), "--kills", "6"], capture_output=True, text=True, check=False

@@ -171,7 +171,9 @@ def test_every_figure_is_that_of_the_formulas_over_full_logits(pair: Pair, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.model
-@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize(
+    "text", [TEXTS[0], *(pytest.param(text, marks=pytest.mark.nightly) for text in TEXTS[1:])]
+)
 def test_every_figure_of_the_example_pair_is_right_to_four_digits(
     teacher_model: Path, student_model: Path, tmp_path: Path, text: str
 ) -> None:

@@ -103,6 +103,6 @@ def test_no_mask_is_wrong_on_400_random_conversations(families: Families) -> Non
     check(sweep_random(families, 400))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_mask_is_wrong_on_20000_random_conversations(families: Families) -> None:
     check(sweep_random(families, 20_000))

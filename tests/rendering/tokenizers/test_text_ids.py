@@ -97,7 +97,9 @@ def test_ids_of_random_text_are_equal(assets: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.nightly) for name in NAMES[1:])]
+)
 def test_ids_of_ten_megabytes_of_random_text_and_of_every_character_are_equal(
     assets: Path, name: str
 ) -> None:
