@@ -170,7 +170,7 @@ def on_processes(job: Job[T], n_workers: int, parts: Sequence[Part]) -> Generato
     )
     try:
         give_memory_back()
-        with _blocked_signals():
+        with _blocked_signals(), _one_arena():
             futures = deque(executor.submit(_run, part) for part in parts)
         while futures:
             # What is not needed any more is not kept.
@@ -183,6 +183,23 @@ def on_processes(job: Job[T], n_workers: int, parts: Sequence[Part]) -> Generato
     finally:
         stop.set()
         executor.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _one_arena() -> Iterator[None]:
+    """Processes that start meanwhile take memory from one place: what a thread leaves, the others use.
+
+    glibc reads the variable as a process starts; it saves 30 MB of a process with a tokenizer.
+    """
+    name = "MALLOC_ARENA_MAX"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     TextEncoder = Callable[[Sequence[str]], list[NDArray[np.int32]]]
 
 _SHOWN = 40
-_BATCH_CHARACTERS = 2**17
+_BATCH_CHARACTERS = 2**15
 
 
 class UnsuitableError(Exception):
