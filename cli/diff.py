@@ -226,7 +226,9 @@ def diff(
     check_gates([gate for gate in gates if not gate.is_exact], names)
     check_gates([gate for gate in gates if gate.is_exact], exact_names(alphas))
     ranking = Ranking(sort if worst is None else f"{alpha_name('gjs', alphas[0])}.lower", top or worst, names)
-    chosen = compare_models.OnOptions(rendering, engine, intervals=summary is None)
+    # Only the summary has no use for them: files, pages and conditions do.
+    are_used = summary is None or any((out, html)) or any(not gate.is_exact for gate in gates)
+    chosen = compare_models.OnOptions(rendering, engine, intervals=are_used)
 
     def check_tokens(tokens: Path) -> None:
         if any(gate.group for gate in gates):

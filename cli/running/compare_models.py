@@ -100,7 +100,7 @@ class OnOptions(NamedTuple):
     Attributes:
         rendering: The options of the same names.
         engine: Likewise.
-        intervals: Whether they are shown, and worth a second run of the first model to be narrow.
+        intervals: Whether they are used, and worth a second run of the first model to be narrow.
     """
 
     rendering: RenderSettings

@@ -61,6 +61,18 @@ def test_two_models_are_scored_once_and_compared(
     assert written(cache) == before
 
 
+@pytest.mark.parametrize(
+    ("given", "n_scored"),
+    [(["--summary", "llama"], 2), (["--summary", "llama", "--fail-if", "gjs_0.5.lower > 9"], 3)],
+    ids=["alone", "with a condition"],
+)
+def test_the_first_model_runs_twice_where_intervals_are_used(
+    tiny_model: Path, other_tiny_model: Path, on: Path, cache: Path, given: list[str], n_scored: int
+) -> None:
+    diff(tiny_model, other_tiny_model, "--on", on, "--engine", "transformers", *given)
+    assert len(list(cache.glob("diff/scores-*"))) == n_scored
+
+
 def test_a_model_against_itself_differs_by_exactly_nothing(tiny_model: Path, on: Path, cache: Path) -> None:
     report = diff(tiny_model, tiny_model, "--on", on, "--engine", "transformers", "--exact")
     assert cache.is_dir()
