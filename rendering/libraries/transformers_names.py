@@ -101,9 +101,10 @@ def _installed(path: Path) -> list[object] | None:
     try:
         release = version(_PACKAGE)
         status = (models.parents[1] / f"{_PACKAGE}-{release}.dist-info" / "RECORD").stat()
+        folder = models.stat()  # changes where one puts a folder of a model among them by hand
     except (PackageNotFoundError, OSError):
         return None
-    return [str(models), release, status.st_size, status.st_mtime_ns]
+    return [str(models), release, status.st_size, status.st_mtime_ns, folder.st_mtime_ns]
 
 
 def _read(installed: list[object]) -> Names | None:

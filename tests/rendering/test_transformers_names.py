@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tokscore.rendering.libraries.transformers_names import FILE, _remembering
+from tokscore.rendering.libraries.remembered import read_remembered, remembered_file, write_remembered
+from tokscore.rendering.libraries.transformers_names import FILE, _installed, _remembering
 
 SCRIPT = """
 import hashlib, json, sys
@@ -97,3 +99,47 @@ def test_other_folders_are_looked_through(tmp_path: Path, monkeypatch: pytest.Mo
     find = _remembering(define_import_structure)
     assert find(llama) == define_import_structure(llama)
     assert not (tmp_path / FILE).exists()
+
+
+def test_a_model_that_is_put_among_them_by_hand_is_looked_for(tmp_path: Path) -> None:
+    release = importlib.metadata.version("transformers")
+    models, record = tmp_path / "transformers/models", tmp_path / f"transformers-{release}.dist-info/RECORD"
+    models.mkdir(parents=True)
+    record.parent.mkdir()
+    record.touch()
+    os.utime(models, ns=(0, 0))
+    before = _installed(models)
+    assert before is not None
+    assert _installed(models) == before
+    (models / "mine").mkdir()
+    assert _installed(models) != before
+
+
+def test_without_a_home_directory_nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home(_path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("TOKSCORE_CACHE", raising=False)
+    monkeypatch.setattr(Path, "expanduser", no_home)
+    write_remembered(FILE, [1])
+    assert read_remembered(FILE) is None
+
+
+def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TOKSCORE_CACHE", "~/cache")
+    write_remembered(FILE, [1])
+    assert remembered_file(FILE) == tmp_path / "cache" / FILE
+    assert read_remembered(FILE) == [1]
+
+
+def test_what_cannot_be_written_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(*_args: object, **_kwargs: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setenv("TOKSCORE_CACHE", str(tmp_path))
+    monkeypatch.setattr(json, "dump", no_space)
+    write_remembered(FILE, [1])
+    assert list(tmp_path.iterdir()) == []
