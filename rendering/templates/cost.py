@@ -11,6 +11,7 @@ from tokscore.rendering.templates.limits import (
     PIECE_CHARACTERS,
     TemplateLimitError,
     check,
+    go_through,
     weigh,
 )
 
@@ -19,6 +20,7 @@ _MAX_PRECISION = 1_000
 _MAX_SEARCH = 2**32
 _MAX_SORTED = 2**18  # items
 _SMALL = 2**20
+_FEW = 64  # items
 _ENDLESS = 2**62
 _LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 FROM_THE_COMPILER = frozenset({"_loop_vars", "_block_vars"})
@@ -106,10 +108,16 @@ def _translated(owner: str, table: Any) -> int:
     return len(owner) * max((len(value) for value in values if isinstance(value, str)), default=1)
 
 
-def check_search(wanted: object, text: object) -> None:
-    """Refuse to look for a text in another where both are so long that it could take minutes."""
-    if isinstance(wanted, str) and isinstance(text, str):
-        check(_searched(text, wanted))
+def check_search(wanted: object, searched: object) -> None:
+    """Refuse to look for a text in another where that could take minutes; count going through many items."""
+    if isinstance(searched, str):
+        if isinstance(wanted, str):
+            check(_searched(searched, wanted))
+    elif isinstance(searched, (list, tuple)):
+        if len(searched) > _FEW:
+            weigh(searched)  # comparing with each costs at most what it would print
+    elif isinstance(searched, range) and type(wanted) is not int and len(searched) > _FEW:
+        go_through(len(searched))
 
 
 def _searched(owner: str, wanted: object = None, *_rest: object) -> int:

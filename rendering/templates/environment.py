@@ -114,6 +114,7 @@ _DICT_ATTRIBUTES = frozenset(dir(dict))
 _STRING_METHODS = frozenset(
     name for name in dir(str) if not name.startswith("_") and name not in ("format", "format_map")
 )
+_LIST_SEARCHES = frozenset({"count", "index"})
 _LOOP_NUMBERS = frozenset({"index", "index0", "first", "last", "length"})
 
 
@@ -292,6 +293,8 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
                 result = obj(*args, **named)
                 take_result(result)
                 return result
+        elif isinstance(owner, (list, tuple, range)) and getattr(obj, "__name__", "") in _LIST_SEARCHES:
+            check_search(args[0] if args else None, owner)
         result = super().call(context, obj, *args, **kwargs)
         take_result(result)
         return result

@@ -168,6 +168,12 @@ def read(*values: object) -> None:
         usage.read(n)
 
 
+def go_through(n_items: int) -> None:
+    """Count items that an operation of the running template compares with another value."""
+    if (usage := _USAGE.get()) is not None:
+        usage.read(ITEM_CHARACTERS * n_items)
+
+
 def check(n: int) -> None:
     """Refuse to make `n` characters where that goes beyond the limit of the running template."""
     if (usage := _USAGE.get()) is not None:

@@ -81,6 +81,18 @@ BUSY = {
     "quoted": A + MANY + "{% set b = a | tojson %}{% endfor %}",
     "escaped": A + MANY + "{% set b = a | urlencode %}{% endfor %}",
     "reversed": A + "{{ a | reverse | list | length }}",
+    "found in a list": "{% set x = [0] * 1000000 %}"
+    + MANY
+    + "{% if "
+    + "-1 in x or " * 50
+    + "0 %}{% endif %}{% endfor %}",
+    "text found in a list": "{% set a = 'a' * 200000 %}{{ (a ~ 'c') in [a ~ 'b'] * 300000 }}",
+    "found in a range": MANY + "{% if " + "1.5 in range(99999) or " * 50 + "0 %}{% endif %}{% endfor %}",
+    "counted in a list": "{% set x = [0] * 1000000 %}"
+    + MANY
+    + "{% set b = 0"
+    + " + x.count(1)" * 50
+    + " %}{% endfor %}",
     "much text": A + "{{ a }}",
 }
 ALL = ENDLESS | ENORMOUS | BUSY
