@@ -59,7 +59,8 @@ _NUMBER = re.compile(r"[\W_]*\d+$")
 def meant_role(role: str, template: str) -> str | None:
     """The role that a role is likely meant to be; None where it is known, or like none that is.
 
-    Numbered ones, such as `user_2`, are no mistakes.
+    Numbered ones, such as `user_2`, are no mistakes, nor are those that go on where a known one ends, such as
+    `model_a` and `coder`, or begin otherwise.
 
     Args:
         role: Of a message.
@@ -67,5 +68,8 @@ def meant_role(role: str, template: str) -> str | None:
     """
     if f"'{role}'" in template or f'"{role}"' in template or _NUMBER.sub("", role) in KNOWN_ROLES:
         return None
-    close = get_close_matches(role.strip().casefold(), KNOWN_ROLES, n=1, cutoff=_LIKENESS)
-    return close[0] if close else None
+    read = role.strip().casefold()
+    if read not in KNOWN_ROLES and any(read.startswith(known) for known in KNOWN_ROLES):
+        return None
+    close = get_close_matches(read, KNOWN_ROLES, n=1, cutoff=_LIKENESS)
+    return close[0] if close and close[0][0] == read[0] else None

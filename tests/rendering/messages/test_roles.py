@@ -32,7 +32,22 @@ def test_a_mistyped_role_is_near_the_one_that_was_meant(role: str, meant: str) -
 
 
 @pytest.mark.parametrize(
-    "role", [*KNOWN_ROLES, "user_2", "assistant1", "observer", "narrator", "moderator", "x", ""]
+    "role",
+    [
+        *KNOWN_ROLES,
+        "user_2",
+        "assistant1",
+        "coder",
+        "users",
+        "model_a",
+        "Assistant A",
+        "cool",
+        "observer",
+        "narrator",
+        "moderator",
+        "x",
+        "",
+    ],
 )
 def test_other_roles_are_no_mistakes(role: str) -> None:
     assert meant_role(role, "") is None
