@@ -265,6 +265,7 @@ def test_a_failed_attempt_leaves_the_directory_free(
 
 
 @pytest.mark.parametrize("table", ["messages", "conversations", "spans"])
+@pytest.mark.slow
 def test_a_dataset_whose_small_tables_are_damaged(tokscore: Run, scores: Path, table: str) -> None:
     part = scores / table / "part-00000.parquet"
     part.write_bytes(part.read_bytes()[:-20])

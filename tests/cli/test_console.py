@@ -196,6 +196,7 @@ def test_streams_that_are_closed_or_full(
         {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
     ],
 )
+@pytest.mark.slow
 def test_what_an_encoding_lacks_is_escaped_and_nothing_ends_in_the_middle(
     tiny_scores: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:

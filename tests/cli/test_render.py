@@ -149,6 +149,7 @@ def test_repeated_ids_are_renamed_with_a_warning(
     assert "warning: 1 conversation had an id that was taken: greeting is now greeting#2." in finished.stderr
 
 
+@pytest.mark.slow
 def test_workers_do_not_change_the_dataset(
     tokscore: Run, tiny_model: Path, tmp_path: Path, write_jsonl: Write
 ) -> None:

@@ -135,6 +135,7 @@ def test_the_tables_of_selfcheck_are_as_in_the_snapshot(
     check_snapshot(capsys.readouterr().out, "selfcheck", width)
 
 
+@pytest.mark.slow
 def test_output_to_a_pipe_is_as_wide_as_it_needs(
     run: Callable[..., str], commands: dict[str, list[str | Path]]
 ) -> None:

@@ -259,6 +259,7 @@ def test_no_change_to_a_dataset_is_taken_without_a_word(
     assert outcomes["refused"] > outcomes["same"] > 0
 
 
+@pytest.mark.slow
 def test_values_that_cannot_be_end_in_no_traceback(whole: Path, tmp_path: Path, tiny_model: Path) -> None:
     outcomes = run_cases(60, 20_000, cases(whole, tmp_path, tiny_model, has_checksums=False))
     assert outcomes["refused"] > 0

@@ -110,6 +110,7 @@ def test_every_room_is_importable_as_tokscore_and_typed(installed: Any) -> None:
         assert (folder / "py.typed").is_file()
 
 
+@pytest.mark.slow
 def test_nothing_but_tokscore_becomes_importable(installed: Any) -> None:
     assert installed["top_level"] == []
 

@@ -32,6 +32,7 @@ def both(conversation: Make, write_dataset: Make) -> tuple[Any, Any]:
     return write_dataset(teacher), write_dataset(student)
 
 
+@pytest.mark.slow
 def test_confidence_limits_enclose_the_interval_of_means(both: tuple[Any, Any]) -> None:
     total = diff(*both).total
     found = {each.name: each for each in total.confidence}

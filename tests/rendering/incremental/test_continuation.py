@@ -142,6 +142,7 @@ def attribution(tokens: RenderedTokens) -> list[tuple[object, ...]]:
     ("template", "shape"),
     [(name, shape) for name in TEMPLATES for shape in CONVERSATIONS if (name, shape) not in REFUSED],
 )
+@pytest.mark.slow
 def test_chained_turns_equal_one_whole_rendering(
     load: Load, template: str, shape: str, has_prompt: bool
 ) -> None:

@@ -302,6 +302,7 @@ def test_the_first_difference_gives_it_up_and_all_that_follows_is_right(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.slow
 def test_a_run_writes_again_what_it_wrote_before_the_first_difference(
     merging_model: str, tmp_path: Path, workers: int
 ) -> None:

@@ -80,6 +80,7 @@ def with_uniform(tmp_path: Path) -> Run:
     return run
 
 
+@pytest.mark.slow
 def test_a_module_and_a_row_are_an_engine(
     with_uniform: Run, tiny_model: Path, write_jsonl: Callable[..., Path], tmp_path: Path
 ) -> None:

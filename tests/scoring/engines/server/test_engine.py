@@ -67,6 +67,7 @@ def test_wanted_rows_are_those_of_a_whole_run(kind: str, serve: Serve, connect: 
 
 
 @every_kind
+@pytest.mark.slow
 def test_logprobs_need_no_lists(kind: str, serve: Serve, connect: Connect) -> None:
     _, url = serve(kind)
     ids = random_ids(4, 40)

@@ -59,6 +59,7 @@ def test_no_row_is_lost_doubled_or_wrong_behind_a_faulty_proxy(
 
 
 @pytest.mark.parametrize("kind", ["too many", "broken", "drop", "truncate", "garble"])
+@pytest.mark.slow
 def test_a_server_that_never_answers_rightly_ends_the_run_with_its_reason(
     kind: str, serve: Serve, connect: Connect
 ) -> None:

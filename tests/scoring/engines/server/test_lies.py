@@ -42,6 +42,7 @@ LIES = {
 
 
 @pytest.mark.parametrize(("kind", "lie"), LIES)
+@pytest.mark.slow
 def test_a_lying_server_is_refused_by_name(
     kind: str, lie: str, serve: Callable[..., tuple[Served, str]], connect: Callable[..., Engine]
 ) -> None:
