@@ -288,7 +288,8 @@ def test_a_part_is_there_when_its_last_upload_is_complete(
     assert run("verify", "s3://bucket/tokens").exit_code == 0
 
 
-@pytest.mark.parametrize("away_s", [2.0, pytest.param(30.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("away_s", [2.0, 30.0])
 def test_a_part_is_written_after_the_network_was_away(
     store: StoreServer, conversation: dict[str, object], tiny_model: Path, tmp_path: Path, away_s: float
 ) -> None:
