@@ -113,7 +113,7 @@ class Setup:
         self.folder = tokenizer
         self.as_new: dict[str, Any] = {}  # Any: a tokenizer of transformers
 
-    def plain(self, name: str, conversations: Sequence[Conversation]) -> None:
+    def plain(self, name: str, conversations: Sequence[Conversation], *, tokenize: bool = True) -> None:
         """As transformers does it, by a tokenizer of its own: it remembers only the first words it meets."""
         if name not in self.as_new:
             self.as_new[name] = load_tokenizer(self.folder, None, trust_remote_code=False)
@@ -121,7 +121,7 @@ class Setup:
             self.as_new[name].apply_chat_template(
                 list(conversation.messages),
                 chat_template=self.tokenizer.template,
-                tokenize=True,
+                tokenize=tokenize,
                 return_dict=False,
             )
 
@@ -180,6 +180,8 @@ def measure_times(arguments: argparse.Namespace) -> None:
             n_tokens = sum(len(setup.renderers[Verify.OFF].render(each)) for each in conversations)
             ways: dict[str, Callable[[], object]] = {
                 "plain": partial(setup.plain, name, conversations),
+                # Default verification makes each text so once more, to compare with it.
+                "  its text alone": partial(setup.plain, name, conversations, tokenize=False),
                 "attributed, one by one": partial(setup.alone, conversations),
                 "attributed, batches in one process": partial(setup.batched, conversations),
                 "  with default verification": partial(setup.batched, conversations, Verify.SAMPLE),
