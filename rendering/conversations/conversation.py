@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from tokscore.dataset.errors import ConversationError, foreign, or_skip
+from tokscore.rendering.conversations.depth import MAX_DEPTH, check_depth
 from tokscore.rendering.conversations.record_line import record_line
 
 if TYPE_CHECKING:
@@ -121,8 +122,11 @@ def decode_record(line: bytes) -> dict[str, Any]:  # Any: JSON values
         raise ConversationError(f"is not UTF-8: byte {error.start + 1} of the line is damaged.") from error
     try:
         record = msgspec.json.decode(line)
+        check_depth(line, record)
     except RecursionError:
-        raise ConversationError("is nested too deeply.") from None
+        raise ConversationError(
+            f"is nested too deeply; expected at most {MAX_DEPTH} lists and objects in each other."
+        ) from None
     except msgspec.DecodeError as error:
         if _NO_FINITE.search(line) and (found := _with_infinities(line)) is not None:
             return _checked(found)

@@ -129,6 +129,7 @@ class Interrupting:
         if name == "no_such_module":
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupting())
+interrupts._AGAIN_S = 0.3
 interrupts.unwind()
 try:
     import no_such_module
@@ -136,7 +137,7 @@ except ImportError:
     pass
 print(signal.getitimer(signal.ITIMER_REAL)[0] > 0)
 interrupts.end_at_once()
-time.sleep(0.1)
+time.sleep(0.4)
 print("alive")
 """
 

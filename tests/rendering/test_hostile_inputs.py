@@ -39,7 +39,9 @@ RENDERED = {
     "more than 64 bits": with_arguments('{"a": 18446744073709551616}'),
     "a number next to nothing": with_arguments('{"a": -1e-999}'),
     "a number as id": '{"id": 123456789012345678901234567890, "messages": [{"role": "user", "content": "x"}]}',
-    "arguments nested 100 deep": with_arguments(nested(100)),
+    "arguments nested 248 deep": with_arguments(nested(248)),
+    "metadata nested 255 deep": f'{{"metadata": {nested(255)}, {GOOD[1:]}',
+    "a thousand lists beside each other": with_arguments(f"[{'[], ' * 999}[]]"),
     "20,000 keys": json.dumps(
         {"messages": [{"role": "user", "content": "x", **dict.fromkeys(map(str, range(20_000)))}]}
     ),
@@ -59,11 +61,12 @@ REFUSED = {
     "a number beyond floats": (with_arguments('{"a": 1e999}'), "out of range"),
     "no number": (with_arguments('{"a": NaN}'), "is not JSON"),
     "a NUL byte": ('{"messages": [{"role": "user", "content": "\x00"}]}', "is not JSON"),
-    "arguments nested 900 deep": (with_arguments(nested(900)), "nested too deeply"),
+    "arguments nested 251 deep": (with_arguments(nested(251)), "nested too deeply"),
     "arguments nested 100,000 deep": (with_arguments(nested(100_000)), "nested too deeply"),
+    "metadata nested 256 deep": (f'{{"metadata": {nested(256)}, {GOOD[1:]}', "nested too deeply"),
     "metadata nested 5,000 deep": (f'{{"metadata": {nested(5000)}, {GOOD[1:]}', "nested too deeply"),
-    "kwargs nested 900 deep": (
-        f'{{"chat_template_kwargs": {{"a": {nested(900)}}}, {GOOD[1:]}',
+    "kwargs nested 255 deep": (
+        f'{{"chat_template_kwargs": {{"a": {nested(255)}}}, {GOOD[1:]}',
         "nested too deeply",
     ),
     "kwargs of transformers": (
@@ -102,6 +105,11 @@ def test_an_unusable_record_is_one_clear_error(outcome: Callable[[str], Any], na
     item = outcome(record)
     assert isinstance(item, FailedConversation)
     assert reason in item.reason
+
+
+def test_what_is_nested_too_deeply_has_its_place(outcome: Callable[[str], Any]) -> None:
+    item = outcome(with_arguments(nested(251)))
+    assert item.path == "$.messages[0].tool_calls[0].function"
 
 
 def chat(n_messages: int) -> list[dict[str, str]]:
