@@ -104,6 +104,11 @@ def test_notebooks_show_the_text_with_its_owners(renderer: Renderer) -> None:
     page = _Text()
     page.feed(tokens._repr_html_())
     assert page.tags == {"div", "span"}
+    assert (
+        f">{len(tokens)} tokens, {(tokens.sampled_mask == 1).sum()} sampled, 2 messages<"
+        in tokens._repr_html_()
+    )
+    assert ">1 token, 0 sampled, 2 messages<" in tokens[:1]._repr_html_()
     assert "".join(text for _, text in page.spans) == tokens.text
     contents = {title.split(",")[0]: text for title, text in page.spans if ", content, " in title}
     assert contents == {"message 0": "Hi <b>&", "message 1": "Yo é"}

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 
+from tokscore.dataset.errors import counted
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -55,7 +57,10 @@ def token_html(tokens: _Tokens) -> str:
         tokens: Of one conversation; the first 4,000 are shown.
     """
     n_sampled = int((tokens.sampled_mask == 1).sum())
-    head = f"{len(tokens):,} tokens, {n_sampled:,} sampled, {len(tokens.message_roles):,} messages"
+    head = (
+        f"{counted(len(tokens), 'token')}, {n_sampled:,} sampled, "
+        f"{counted(len(tokens.message_roles), 'message')}"
+    )
     cut = f"<div>… and {len(tokens) - _SHOWN_TOKENS:,} more</div>" if len(tokens) > _SHOWN_TOKENS else ""
     body = "".join(_runs(tokens[:_SHOWN_TOKENS]))
     return (

@@ -9,13 +9,21 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 
-def remembered_file(name: str) -> Path:
-    """Where a file of that name is kept.
+def cache_directory() -> Path:
+    """$TOKSCORE_CACHE, else tokscore in $XDG_CACHE_HOME or in ~/.cache.
 
     Raises:
         RuntimeError: It is in the home directory, and there is none.
     """
-    return Path(os.environ.get("TOKSCORE_CACHE") or "~/.cache/tokscore").expanduser() / name
+    chosen = os.environ.get("TOKSCORE_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tokscore"
+
+
+def remembered_file(name: str) -> Path:
+    """Where a file of that name is kept; errors as of `cache_directory`."""
+    return cache_directory() / name
 
 
 def read_remembered(name: str) -> object:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 FILE = "transformers_names.json"
+# Environments beside each other, whose processes would otherwise find out in turns. Each has 200 kB.
+MAX_INSTALLATIONS = 4
 _PACKAGE = "transformers"
 _MODULE = f"{_PACKAGE}.utils.import_utils"
 # By what must be installed for them, the names of each module.
@@ -80,7 +82,7 @@ def _remembering(find: Callable[..., Names]) -> Callable[..., Names]:
             names = find(module_path)
             if all(isinstance(each, str) for needs in names for each in needs):
                 kept = [[sorted(needs), {k: sorted(v) for k, v in of.items()}] for needs, of in names.items()]
-                write_remembered(FILE, {"installed": installed, "names": kept})
+                write_remembered(FILE, [*_others(installed), {"installed": installed, "names": kept}])
         before = f"{prefix}." if prefix else ""
         return {
             needs: {before + module: set(each) for module, each in of.items()} for needs, of in names.items()
@@ -108,16 +110,32 @@ def _installed(path: Path) -> list[object] | None:
 
 
 def _read(installed: list[object]) -> Names | None:
+    for found in _entries():
+        if found.get("installed") == installed:
+            try:
+                return {
+                    frozenset(_texts(needs)): {module: set(_texts(each)) for module, each in of.items()}
+                    for needs, of in found["names"]
+                }
+            except (KeyError, TypeError, ValueError, AttributeError):
+                return None
+    return None
+
+
+def _entries() -> list[dict[str, Any]]:  # Any: JSON values
+    """What is remembered of each installation, the last one at the end."""
     found = read_remembered(FILE)
-    if not isinstance(found, dict) or found.get("installed") != installed:
-        return None
-    try:
-        return {
-            frozenset(_texts(needs)): {module: set(_texts(each)) for module, each in of.items()}
-            for needs, of in found["names"]
-        }
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _others(installed: list[object]) -> list[dict[str, Any]]:  # Any: JSON values
+    """The last of other places; what was remembered of the same place is of what was there before."""
+    others = [each for each in _entries() if _place(each.get("installed")) not in (None, installed[0])]
+    return others[1 - MAX_INSTALLATIONS :]
+
+
+def _place(installed: object) -> object:
+    return installed[0] if isinstance(installed, list) and installed else None
 
 
 def _texts(values: object) -> list[str]:

@@ -11,8 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tokscore.rendering.libraries.remembered import read_remembered, remembered_file, write_remembered
-from tokscore.rendering.libraries.transformers_names import FILE, _installed, _remembering
+from tokscore.rendering.libraries.remembered import (
+    cache_directory,
+    read_remembered,
+    remembered_file,
+    write_remembered,
+)
+from tokscore.rendering.libraries.transformers_names import FILE, MAX_INSTALLATIONS, _installed, _remembering
 
 SCRIPT = """
 import hashlib, json, sys
@@ -55,7 +60,7 @@ def test_names_of_the_last_process_are_those_that_are_found(tmp_path: Path) -> N
     assert found == looked == remembered
 
 
-@pytest.mark.parametrize("damage", ["cut", "null", "other", "kinds", "folder"])
+@pytest.mark.parametrize("damage", ["cut", "null", "one", "other", "kinds", "folder"])
 def test_a_file_that_does_not_hold_them_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
@@ -75,7 +80,7 @@ def test_a_file_that_does_not_hold_them_is_made_again(
     assert find(models, "models") == find(models, "models") == expected
     assert len(asked) == 1
     file = tmp_path / FILE
-    kept = json.loads(file.read_text())
+    (kept,) = json.loads(file.read_text())
     if damage == "folder":
         file.unlink()
         file.mkdir()
@@ -83,12 +88,46 @@ def test_a_file_that_does_not_hold_them_is_made_again(
         text = {
             "cut": file.read_text()[:5000],
             "null": "null",
-            "other": json.dumps({"installed": [*kept["installed"][:-1], 1], "names": []}),
-            "kinds": json.dumps({**kept, "names": [[["torch"], {"models.llama": [3]}]]}),
+            "one": json.dumps(kept),
+            "other": json.dumps([{"installed": [*kept["installed"][:-1], 1], "names": []}]),
+            "kinds": json.dumps([None, {**kept, "names": [[["torch"], {"models.llama": [3]}]]}]),
         }[damage]
         file.write_text(text)
     assert find(models, "models") == expected
     assert len(asked) == 2
+
+
+def test_environments_beside_each_other_are_all_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKSCORE_CACHE", str(tmp_path))
+    release = importlib.metadata.version("transformers")
+    asked: list[Path] = []
+
+    def look(path: Path, prefix: str | None = None) -> dict[frozenset[str], dict[str, set[str]]]:
+        asked.append(path)
+        return {frozenset({"torch"}): {"llama": {path.parts[-3]}}}
+
+    def environment(name: str) -> Path:
+        models = tmp_path / name / "transformers" / "models"
+        models.mkdir(parents=True)
+        record = tmp_path / name / f"transformers-{release}.dist-info" / "RECORD"
+        record.parent.mkdir()
+        record.touch()
+        return models
+
+    places = [environment(f"env{n}") for n in range(MAX_INSTALLATIONS + 2)]
+    find = _remembering(look)
+    few = places[:MAX_INSTALLATIONS]
+    for models in [*few, *few]:
+        assert find(models) == {frozenset({"torch"}): {"llama": {models.parts[-3]}}}
+    assert asked == few
+    # Another version in the same place takes that place, and the oldest of too many goes.
+    (few[1] / "mine").mkdir()
+    for models in (few[1], few[0], *places[MAX_INSTALLATIONS:]):
+        find(models)
+    kept = [each["installed"][0] for each in json.loads((tmp_path / FILE).read_text())]
+    assert kept == [str(each) for each in (few[3], few[1], *places[MAX_INSTALLATIONS:])]
 
 
 def test_other_folders_are_looked_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,6 +162,13 @@ def test_without_a_home_directory_nothing_is_remembered(monkeypatch: pytest.Monk
     monkeypatch.setattr(Path, "expanduser", no_home)
     write_remembered(FILE, [1])
     assert read_remembered(FILE) is None
+
+
+def test_the_cache_of_the_desktop_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOKSCORE_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert remembered_file(FILE) == tmp_path / "tokscore" / FILE
+    assert cache_directory() == tmp_path / "tokscore"
 
 
 def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tokscore.dataset.errors import EngineError, InputError
+from tokscore.dataset.errors import EngineError, InputError, agreeing, counted
 from tokscore.scoring.engines.checkpoint.config import first_line, read_json
 from tokscore.scoring.engines.checkpoint.messages import quiet
 
@@ -57,7 +57,8 @@ def merge_adapter(model: Model, adapter: Path, name: str) -> Model:
     unfit = sorted(map(str, [*report.missing_keys, *report.unexpected_keys]))
     if unfit:
         raise InputError(
-            f"{name}: {len(unfit)} weights of the adapter are missing or have no place in the model; "
+            f"{name}: {counted(len(unfit), 'weight')} of the adapter "
+            f"{agreeing(len(unfit), 'is missing or has', 'are missing or have')} no place in the model; "
             f"the first is {unfit[0]}."
         )
     if not hasattr(adapted, "merge_and_unload"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tokscore.dataset.errors import InputError, is_about_code, needs_code
+from tokscore.dataset.errors import InputError, agreeing, counted, is_about_code, needs_code
 from tokscore.scoring.engines.checkpoint.config import first_line
 from tokscore.scoring.engines.checkpoint.messages import quiet
 from tokscore.scoring.engines.checkpoint.packed import plain_weights
@@ -79,13 +79,15 @@ def check_skeleton(
     integers = [key for key, tensor in stored.items() if tensor.dtype == "int8" and key.endswith("weight")]
     if integers:
         raise InputError(
-            f"{name}: {len(integers)} weights are integers, and config.json has no quantization_config that "
-            f"says what they stand for; the first is {integers[0]}."
+            f"{name}: {counted(len(integers), 'weight')} {agreeing(len(integers), 'is', 'are')} of integers, "
+            "and config.json has no quantization_config that says what they stand for; the first is "
+            f"{integers[0]}."
         )
     layers = getattr(config.get_text_config(), "num_hidden_layers", 0) or 0
     if isinstance(layers, int) and layers > len(stored):
         raise InputError(
-            f"{name}: config.json has {layers:,} layers, and the files only {len(stored):,} weights."
+            f"{name}: config.json has {counted(layers, 'layer')}, and the files only "
+            f"{counted(len(stored), 'weight')}."
         )
     model = _build(config, name, trust_remote_code)
     described = sum(parameter.numel() for parameter in model.parameters())

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokscore.dataset.errors import InputError, foreign
+from tokscore.dataset.errors import InputError, agreeing, counted, foreign
 
 # Weights of encoders for other media and of heads for later tokens, which the logits of a text do not need.
 _NOT_FOR_TEXT = re.compile(
@@ -80,17 +80,16 @@ class LoadReport(NamedTuple):
         Raises:
             InputError: Other weights are left over, missing, or of another shape.
         """
-        for entries, complaint in (
-            (self.missing, "are missing: config.json describes them and no file holds them"),
-            (self.mismatched, "have another shape than config.json describes"),
-            (
-                [key for key in self.unexpected if not (_NOT_FOR_TEXT.search(key) or _MADE.search(key))],
-                "are in the files and left out by config.json",
-            ),
+        left_over = [key for key in self.unexpected if not (_NOT_FOR_TEXT.search(key) or _MADE.search(key))]
+        for entries, one, several, complaint in (
+            (self.missing, "is", "are", "missing: config.json describes what no file holds"),
+            (self.mismatched, "has", "have", "another shape than config.json describes"),
+            (left_over, "is", "are", "in the files and left out by config.json"),
         ):
             if entries:
                 raise InputError(
-                    f"{name}: {len(entries)} weights {complaint}; the first is {entries[0]}.\n"
+                    f"{name}: {counted(len(entries), 'weight')} {agreeing(len(entries), one, several)} "
+                    f"{complaint}; the first is {entries[0]}.\n"
                     "Its logprobs would be another model's. Mend config.json, or save the model again."
                 )
         places = Counter(_place(key) for key in self.unexpected if not _MADE.search(key))

@@ -121,7 +121,7 @@ def test_missing_weights_are_not_made_up(tiny_llama: Path, tmp_path: Path) -> No
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     (tmp_path / "config.json").write_bytes((tiny_llama / "config.json").read_bytes())
-    with pytest.raises(InputError, match=r"1 weights are missing: .* model.layers.1.mlp.up_proj.weight"):
+    with pytest.raises(InputError, match=r"1 weight is missing: .* model.layers.1.mlp.up_proj.weight"):
         load_engine("transformers", str(tmp_path))
 
 

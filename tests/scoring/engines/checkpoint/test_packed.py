@@ -59,14 +59,14 @@ def without(name: str) -> Callable[[Tensors], Tensors]:
 @pytest.mark.parametrize(
     ("name", "change", "found"),
     [
-        ("gptq", without(f"{K_PROJ}.scales"), rf"1 weights are missing.*{K_PROJ}\.scales"),
-        ("awq", without(f"{K_PROJ}.qzeros"), rf"1 weights are missing.*{K_PROJ}\.qzeros"),
-        ("compressed", without(f"{K_PROJ}.weight_scale"), rf"1 weights are missing.*{K_PROJ}\.weight_scale"),
-        ("awq", without(f"{K_PROJ}.qweight"), rf"1 weights are missing.*{K_PROJ}\.weight"),
+        ("gptq", without(f"{K_PROJ}.scales"), rf"1 weight is missing.*{K_PROJ}\.scales"),
+        ("awq", without(f"{K_PROJ}.qzeros"), rf"1 weight is missing.*{K_PROJ}\.qzeros"),
+        ("compressed", without(f"{K_PROJ}.weight_scale"), rf"1 weight is missing.*{K_PROJ}\.weight_scale"),
+        ("awq", without(f"{K_PROJ}.qweight"), rf"1 weight is missing.*{K_PROJ}\.weight"),
         (
             "gptq",
             lambda weights: weights | {f"{K_PROJ}.bias": torch.ones(128)},
-            rf"1 weights are in the files and left out by config.json; the first is {K_PROJ}\.bias",
+            rf"1 weight is in the files and left out by config.json; the first is {K_PROJ}\.bias",
         ),
         (
             "compressed",
@@ -111,7 +111,7 @@ def test_integers_that_nothing_explains_are_no_weights(packed: Packed, tmp_path:
         return weights | {f"{K_PROJ}.weight": (weights[f"{K_PROJ}.weight"] * 50).to(torch.int8)}
 
     change_weights(plain, as_integers)
-    with pytest.raises(InputError, match=rf"1 weights are integers, .* the first is {K_PROJ}\.weight"):
+    with pytest.raises(InputError, match=rf"1 weight is of integers, .* the first is {K_PROJ}\.weight"):
         load_engine("transformers", str(plain))
 
 
