@@ -15,8 +15,8 @@ from tokscore.cli.printing.tables import agreeing, counted
 from tokscore.cli.running.cost import plan_cost
 from tokscore.cli.running.plan import print_plan
 from tokscore.cli.running.runs import (
+    note_conversations,
     note_outcome,
-    note_windows,
     open_conversations,
     served_model,
     use_scratch,
@@ -208,7 +208,7 @@ def logprobs(
             f"{agreeing(summary.n_parts_missing, 'is', 'are')} missing still."
         )
     else:
-        note_windows(Dataset(out))
+        note_conversations(source, Dataset(out))
         print_stats(out, grouping.value, form)
     note(f"wrote {out}")
 

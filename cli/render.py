@@ -161,9 +161,14 @@ def print_summary(dataset: Dataset, form: Format, by: options.By | None, *, temp
     flags = summary.flag_counts(dataset)
     note_flags(flags, dataset, has_all=form is Format.JSON and by is None)
     note_control_tokens(dataset)
-    note_roles(dataset, {counts.role: counts.n_messages for counts in by_role if counts.n_messages}, template)
+    meant = note_roles(dataset, by_role, template)
     if form is Format.JSON and by is None:
-        document = {"by_role": roles, "changed": flags.changed, "not_printed": flags.not_printed}
+        document = {
+            "by_role": roles,
+            "changed": flags.changed,
+            "not_printed": flags.not_printed,
+            "meant_roles": meant,
+        }
         print_json_with_rows(document, "by_message", messages)
         return
     if by is not options.By.MESSAGE:

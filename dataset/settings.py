@@ -78,6 +78,10 @@ class Definition(NamedTuple):
 _DEFINITIONS: dict[type, tuple[Definition, ...]] = {}
 
 
+class Usual(int):
+    """A default that is no wish: where there are fewer, it stands for as many as there are."""
+
+
 class Settings:
     """Base of frozen dataclasses of settings; their values are checked where they are made."""
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, ge
 from tokscore.cli.options.completion import formats
 from tokscore.cli.options.shared import option
 from tokscore.dataset.errors import UsageError
-from tokscore.dataset.settings import Definition, Settings, definitions
+from tokscore.dataset.settings import Definition, Settings, Usual, definitions
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -105,6 +105,8 @@ def _parameter(found: Definition, text: str) -> inspect.Parameter:
         kind = enum("Choice", {name.upper(): name for name in about.choices()})
         default = kind(default)
     shown: dict[str, Any] = {} if about.shown_default is None else {"show_default": about.shown_default}
+    if isinstance(default, Usual):  # typer would make it a number as it is given
+        kind, default, shown = int | None, None, {"show_default": str(default)}
     if found.name == "input_format":
         shown["autocompletion"] = formats
     name = f"--{found.name.replace('_', '-')}"
@@ -116,9 +118,11 @@ def _parameter(found: Definition, text: str) -> inspect.Parameter:
 
 def _value(found: Definition, value: Any) -> Any:  # Any: of an option, and of the setting
     """The setting that the value of its option stands for."""
-    if value is not None and found.about.metavar == "JSON":
+    if value is None:
+        return found.default
+    if found.about.metavar == "JSON":
         return _parse_object(found.name, value)
-    if value is not None and found.about.metavar == "NAME=VALUE":
+    if found.about.metavar == "NAME=VALUE":
         return parse_arguments(value)
     return value.value if found.about.choices is not None else value
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tokscore.cli.printing.console import note
@@ -12,7 +12,7 @@ from tokscore.dataset.choices import MessageForm
 from tokscore.dataset.errors import foreign
 
 if TYPE_CHECKING:
-    from tokscore.analytics.groups.dataset_notes import FlagCounts
+    from tokscore.analytics.groups.dataset_notes import FlagCounts, RoleCounts
     from tokscore.dataset.reading import Dataset
 
 _SHOWN = 10
@@ -57,20 +57,24 @@ def note_control_tokens(dataset: Dataset) -> None:
         )
 
 
-def note_roles(dataset: Dataset, n_messages: Mapping[str, int], template: str) -> None:
+def note_roles(dataset: Dataset, by_role: Sequence[RoleCounts], template: str) -> dict[str, str]:
     """Say which roles are likely mistakes.
 
     Args:
         dataset: Finished.
-        n_messages: Of every role.
+        by_role: What it has of every role.
         template: That printed them.
+
+    Returns:
+        What each of them is likely meant to be.
     """
     from tokscore.analytics.groups.first_message import first_message
     from tokscore.rendering.messages.roles import meant_role
 
+    n_messages = {counts.role: counts.n_messages for counts in by_role if counts.n_messages}
     meant = {role: known for role in n_messages if (known := meant_role(role, template)) is not None}
     if not meant:
-        return
+        return meant
     n = sum(n_messages[role] for role in meant)
     shown = [f"{visible(foreign(role))} ({n_messages[role]:,}; {known}?)" for role, known in meant.items()]
     more = [f"{len(shown) - _SHOWN:,} more"] if len(shown) > _SHOWN else []
@@ -81,3 +85,4 @@ def note_roles(dataset: Dataset, n_messages: Mapping[str, int], template: str) -
         f"{', '.join([*shown[:_SHOWN], *more])}. The first is message {first.message_index} of "
         f"{first.source_file}:{first.source_line}."
     )
+    return meant

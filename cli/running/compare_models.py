@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,7 +11,9 @@ from tokscore.cli.options import shared
 from tokscore.cli.options.settings import Only
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.progress import ProgressLine
+from tokscore.cli.running.runs import note_conversations
 from tokscore.dataset.choices import OnError, SummaryForm
+from tokscore.dataset.settings import Usual
 from tokscore.rendering.attribution.settings import RenderSettings
 from tokscore.scoring.engines.registry import AUTO
 from tokscore.scoring.engines.settings import EngineSettings
@@ -45,11 +46,12 @@ Engine = Annotated[
         {
             "engine": "With --on, what scores: as in logprobs. With --exact, vllm runs both models, one "
             "after the other; else transformers does, both at once.",
-            "top_k": "With --on, most likely ids to keep of each token.",
+            "top_k": "With --on, most likely ids to keep of each token; if left out, all of a vocabulary "
+            "that has fewer.",
             "dtype": "With --on, type to compute in; auto is each model's own.",
         },
         # Five times the ids of logprobs: intervals are what they are for here, and half as wide.
-        {"top_k": 100},
+        {"top_k": Usual(100)},
     ),
 ]
 Exact = Annotated[
@@ -172,14 +174,6 @@ def _is_dataset(name: str) -> bool:
     return False
 
 
-def cache_directory() -> Path:
-    """$TOKSCORE_CACHE, else tokscore in $XDG_CACHE_HOME or in ~/.cache."""
-    chosen = os.environ.get("TOKSCORE_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "tokscore"
-
-
 def _score_both(
     teacher: str, student: str, on: Sequence[str], options: OnOptions, check_tokens: Callable[[Path], None]
 ) -> Sides:
@@ -200,6 +194,7 @@ def _score_both(
 def _rendered(student: str, on: Sequence[str], options: OnOptions) -> Path:
     """The token dataset of the conversations, from the cache where it is there."""
     from tokscore.dataset.files import location
+    from tokscore.dataset.reading import Dataset
     from tokscore.rendering.executors.devices import all_cores
     from tokscore.rendering.inputs import open_source
     from tokscore.rendering.run import render_source
@@ -211,6 +206,7 @@ def _rendered(student: str, on: Sequence[str], options: OnOptions) -> Path:
     out = _place("tokens", [source.tokenizer, source.settings, list(source.inputs)])
     with ProgressLine("rendering", source.n_conversations, "conversations") as line:
         render_source(source, out, workers=all_cores(), progress=line.update)
+    note_conversations(source, Dataset(out))
     return out
 
 
@@ -245,6 +241,8 @@ def _place(kind: str, key: object) -> Path:
     from hashlib import sha256
 
     import msgspec
+
+    from tokscore.rendering.libraries.remembered import cache_directory
 
     digest = sha256(msgspec.json.encode(key, order="deterministic")).hexdigest()
     return cache_directory() / "diff" / f"{kind}-{digest[:32]}"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.failures import note_failures
-from tokscore.cli.printing.tables import counted
+from tokscore.cli.printing.message_notes import note_control_tokens, note_roles
+from tokscore.cli.printing.tables import agreeing, counted
 
 if TYPE_CHECKING:
     from tokscore.dataset.reading import Dataset
@@ -82,6 +83,19 @@ def note_statuses(dataset: Dataset) -> None:
         note(f"{counted(n, 'conversation')} with the status {status} (see status in docs/columns.md).")
 
 
+def note_conversations(source: ConversationSource | DatasetSource, dataset: Dataset) -> None:
+    """Say of scores what `render` says of tokens, where no other command has said it."""
+    from tokscore.analytics.groups.dataset_notes import role_counts
+    from tokscore.rendering.source import ConversationSource
+
+    if not isinstance(source, ConversationSource):
+        note_windows(dataset)
+        return
+    note_statuses(dataset)
+    note_control_tokens(dataset)
+    note_roles(dataset, role_counts(dataset), source.renderer.templates())
+
+
 def note_windows(dataset: Dataset) -> None:
     """Say into how many windows texts were cut, and how many of their tokens count."""
     from tokscore.analytics.groups.dataset_notes import window_counts
@@ -116,7 +130,8 @@ def note_outcome(out: Path, n_parts_skipped: int, n_parts: int) -> None:
     if n_parts_skipped == n_parts:
         note(f"{out} was complete already, there was nothing to do.")
     elif n_parts_skipped:
-        note(f"{n_parts_skipped:,} of {n_parts:,} parts were done already.")
+        were = agreeing(n_parts_skipped, "was", "were")
+        note(f"{n_parts_skipped:,} of {counted(n_parts, 'part')} {were} done already.")
     reasons = failure_reasons(_failures(out))
     if reasons:
         n_failed = sum(each.n for each in reasons)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, TypedDict
 
 from tokscore.dataset.errors import UsageError
-from tokscore.dataset.settings import Settings, definitions, setting
+from tokscore.dataset.settings import Settings, Usual, definitions, setting
 from tokscore.scoring.engines.registry import AUTO, ENGINES, engine_names, load_target
 
 # In `engine_arg` of every engine: the tokens that the model takes, where its configuration says otherwise.
@@ -69,7 +69,12 @@ class EngineSettings(Settings):
         "vllm, transformers, or whichever of them can run here (auto); server for a model behind --url.",
         choices=engine_names,
     )
-    top_k: int = setting(20, "Most likely ids to keep at every position.", metavar="K", at_least=0)
+    top_k: int = setting(
+        Usual(20),
+        "Most likely ids to keep at every position; if left out, all of a vocabulary that has fewer.",
+        metavar="K",
+        at_least=0,
+    )
     dtype: Dtype = setting(Dtype.AUTO, "Type to compute in; auto is the model's own.")
     temperature: float = setting(1.0, "Divide the logits by T before the softmax.", metavar="T", above=0)
     head_dtype: HeadDtype = setting(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack, cast
 
 from tokscore.dataset.errors import UsageError
 from tokscore.dataset.manifest import ModelIdentity, Setting
-from tokscore.dataset.settings import changed
+from tokscore.dataset.settings import Usual, changed
 from tokscore.scoring.engines.model import find_model
 from tokscore.scoring.engines.registry import AUTO, ENGINES, check_installed, choose_engine, load_target
 from tokscore.scoring.engines.settings import (
@@ -99,6 +99,8 @@ def plan_engine(
         files, identity = load_target(row.plan)(model, settings, revision)
     if LENGTH_ARGUMENT in settings.engine_arg:
         files = replace(files, max_length=settings.engine_arg[LENGTH_ARGUMENT])
+    if isinstance(settings.top_k, Usual):
+        settings = changed(settings, {"top_k": min(int(settings.top_k), files.vocab_size)})
     if settings.top_k > files.vocab_size:
         raise UsageError(
             f"`top_k` is {settings.top_k}; expected 0 to {files.vocab_size}, the vocabulary size of "

@@ -85,6 +85,9 @@ def test_mistyped_roles_are_named_with_their_counts_and_the_first_place(
     finished = tokscore(*command)
     assert finished.returncode == 0, finished.stderr
     assert finished.stderr.count(said) == 1
+    in_json = tokscore(*command, "--format", "json")
+    assert in_json.stderr.count(said) == 1
+    assert json.loads(in_json.stdout)["meant_roles"] == {"asistant": "assistant", "sytem": "system"}
     # What was there counts as what is made now.
     part_of_b = max((tmp_path / "out" / "tokens").iterdir())
     part_of_b.unlink()

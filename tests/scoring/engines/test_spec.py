@@ -10,8 +10,9 @@ import huggingface_hub
 import pytest
 
 from tests.scoring.samples import MAX_LENGTH, VOCAB_SIZE
+from tests.scoring.tiny_models import BASE, save
 from tokscore.dataset.errors import EngineError, InputError, UsageError
-from tokscore.scoring import plan_engine
+from tokscore.scoring import EngineSettings, plan_engine
 from tokscore.scoring.engines import registry
 from tokscore.scoring.engines.checkpoint.positions import max_length_of
 from tokscore.scoring.engines.model import find_model
@@ -189,3 +190,12 @@ def test_auto_is_vllm_where_it_can_run(tiny_llama: Path) -> None:
     pytest.importorskip("vllm")
     assert plan_engine(str(tiny_llama)).identity.engine == "vllm"
     assert plan_engine(str(tiny_llama), temperature=0.5).identity.engine == "vllm"
+
+
+def test_top_k_that_nobody_gave_is_all_of_a_small_vocabulary(tmp_path: Path) -> None:
+    save(tmp_path, "LlamaForCausalLM", "LlamaConfig", **{**BASE, "vocab_size": 7})
+    assert plan_engine(str(tmp_path), engine="transformers").settings.top_k == 7
+    assert plan_engine(str(tmp_path), EngineSettings(engine="transformers")).settings.top_k == 7
+    assert plan_engine(str(tmp_path), engine="transformers", top_k=6).settings.top_k == 6
+    with pytest.raises(UsageError, match="`top_k` is 20; expected 0 to 7, the vocabulary size"):
+        plan_engine(str(tmp_path), engine="transformers", top_k=20)
