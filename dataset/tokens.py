@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tokscore.dataset.errors import ConversationError, UsageError, without_skip
+from tokscore.dataset.errors import ConversationError, UsageError, counted, without_skip
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -162,7 +162,7 @@ class RenderedTokens:
         """The tokens in the colours of their owners, for notebooks."""
         from tokscore.dataset.interactive.token_html import token_html
 
-        return token_html(self)
+        return token_html(self, counted)
 
     @property
     def message_roles(self) -> tuple[str, ...]:

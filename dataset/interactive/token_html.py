@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 
-from tokscore.dataset.errors import counted
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -48,13 +46,14 @@ class _Tokens(Protocol):
     def __getitem__(self, key: slice) -> Self: ...
 
 
-def token_html(tokens: _Tokens) -> str:
+def token_html(tokens: _Tokens, counted: Callable[[int, str], str]) -> str:
     """A stretch of text for each run of tokens with one owner; sampled ones are underlined.
 
     Of tokens without text, as datasets have them, the ids are shown. Text is escaped.
 
     Args:
         tokens: Of one conversation; the first 4,000 are shown.
+        counted: Gives a number with its noun; the module that does imports none from here.
     """
     n_sampled = int((tokens.sampled_mask == 1).sum())
     head = (
