@@ -12,6 +12,7 @@ import numpy as np
 from tokscore.analytics.comparison.off_policy import finite
 from tokscore.analytics.divergence.measures import gaps
 from tokscore.analytics.statistics.bootstrap import LARGEST, N_REPLICATES, Confidence, clustered_confidence
+from tokscore.analytics.statistics.copies import copies_together
 from tokscore.analytics.statistics.multiplicity import benjamini_hochberg
 from tokscore.dataset.errors import counted
 
@@ -41,7 +42,7 @@ class NamedConfidence(NamedTuple):
         p_value: Of "the mean is 0"; only of measures of either sign: `log_ratio` and `delta_p`. A divergence
             is above 0 wherever the models differ at all, so that such a test of one says nothing.
         adjusted_p_value: The same, adjusted for all groups of the report (Benjamini-Hochberg).
-        n_conversations: With tokens.
+        n_conversations: With tokens; those whose tokens have the same values count once.
         is_rough: There are too few, below 30, for the level of 95 % to be trusted.
     """
 
@@ -137,7 +138,7 @@ def confidence_of_means(
 
 
 def by_conversation(clusters: Clusters) -> tuple[dict[str, FloatArray], NDArray[np.int64]]:
-    """Sums by column and tokens of conversations, all branches of one together."""
+    """Sums by column and tokens of conversations, all branches and copies of one together."""
     starts, at = [], 0
     for _, branches in groupby(clusters.names, key=lambda name: name[0]):
         starts.append(at)
@@ -146,7 +147,7 @@ def by_conversation(clusters: Clusters) -> tuple[dict[str, FloatArray], NDArray[
         return {}, clusters.n_tokens[:0]
     with np.errstate(invalid="ignore"):  # of log-ratios that are infinite both ways
         sums = {name: np.add.reduceat(column, starts) for name, column in clusters.sums.items()}
-    return sums, np.add.reduceat(clusters.n_tokens, starts)
+    return copies_together(sums, np.add.reduceat(clusters.n_tokens, starts))
 
 
 def why_unlimited(

@@ -44,7 +44,7 @@ def test_confidence_limits_enclose_the_interval_of_means(both: tuple[Any, Any]) 
 
 def test_confidence_limits_stay_in_the_range_of_the_measure() -> None:
     names = kept_names([0.2])
-    sums = np.zeros((20, len(names)))
+    sums, n_tokens = np.zeros((20, len(names))), 100 + np.arange(20)
     largest = {
         "total_variation": 1.0,
         "gjs_0.2": -0.2 * math.log(0.2) - 0.8 * math.log(0.8),
@@ -55,9 +55,9 @@ def test_confidence_limits_stay_in_the_range_of_the_measure() -> None:
         # One conversation unlike the others leaves limits beyond the end of the range.
         for index, name in enumerate(names):
             measure = name.removesuffix(".lower").removesuffix(".upper")
-            sums[:, index] = 10 * largest.get(measure, 1.0) * np.r_[np.full(19, share), 0.5]
+            sums[:, index] = n_tokens * largest.get(measure, 1.0) * np.r_[np.full(19, share), 0.5]
         columns = dict(zip(names, sums.T, strict=True))
-        clusters = Clusters([(str(i), 0) for i in range(20)], columns, np.full(20, 10))
+        clusters = Clusters([(str(i), 0) for i in range(20)], columns, n_tokens)
         return {name: each[:2] for name, each in confidence_of(clusters, [0.2], 999)}
 
     low, high = limits(1e-4), limits(1.0)
@@ -135,7 +135,7 @@ def test_a_sampler_that_did_not_sample_the_tokens_is_found_out(
 
 
 def test_sums_too_large_for_a_bootstrap_have_no_limits(conversation: Make, write_dataset: Make) -> None:
-    scored = [conversation(f"c{i}", ROLES, seed=i) for i in range(4)]
+    scored = [conversation(f"c{i}", ROLES * (i + 1), seed=i) for i in range(4)]
 
     def with_logprob(value: float) -> Any:
         def change(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:

@@ -159,7 +159,7 @@ def test_limits_of_the_effective_sample_size_contain_it_as_often_as_they_should(
     rng = np.random.default_rng(0)
     n_inside = 0
     for _ in range(200):
-        lengths = rng.integers(5, 15, n)
+        lengths = 50 * rng.integers(5, 15, n) + np.arange(n)  # none is another's copy
         log_weights = rng.choice([-gap, gap], n)
         sums: dict[str, FloatArray] = dict.fromkeys(KEPT, np.zeros(n))
         sums |= {"ratio": lengths * np.exp(log_weights), "squared_ratio": lengths * np.exp(2 * log_weights)}
