@@ -55,7 +55,7 @@ class StatsRow:
         tokens_per_message_max: Of the longest.
         tokens_per_message_p95: What 95 % of the messages do not exceed.
         n_scored: Tokens with a logprob.
-        sum_logprob: Over scored tokens, nats.
+        sum_logprob: Over scored tokens, nats; -inf, which JSON has as null, where the model rules one out.
         mean_logprob: Likewise.
         perplexity: exp(-mean_logprob).
         rank1_share: Share of ranked tokens that no other id beats.
