@@ -141,7 +141,7 @@ def diff(
     print_all_columns(wide)
     from tokscore.dataset.errors import UsageError
 
-    page.check(html)
+    page.check(html, out)
     if worst is not None and any((by, sort, top)):
         raise UsageError("--worst is --by conversation_id with --sort and --top; leave those out.")
     groups = by or ["role" if worst is None else "conversation_id"]

@@ -52,7 +52,8 @@ def logprobs(
         options.option(
             "--score",
             metavar="WHICH",
-            help="What to score: all, sampled, content, role=ROLE, or several with commas for all of them; the rest is null.",
+            help="What to score: all, sampled, content, role=ROLE, or several with commas: all of "
+            "them; the rest is null.",
             show_default="all, or content of text in windows with context",
         ),
     ] = None,

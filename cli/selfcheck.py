@@ -98,13 +98,14 @@ def selfcheck(
     engine are those of logprobs; the reference takes none of them.
     """
     print_all_columns(wide)
-    from tokscore.dataset.errors import ExitCode, UsageError
+    from tokscore.dataset.errors import ExitCode
+    from tokscore.dataset.files import check_is_file_name
     from tokscore.rendering.inputs import open_source
     from tokscore.scoring import plan_engine, selfcheck
     from tokscore.scoring.engines.retries import UNSHOWN
 
-    if out is not None and not out.absolute().parent.is_dir():
-        raise UsageError(f"{out} is in no directory that exists; make it first.")
+    if out is not None:
+        check_is_file_name(out)
     model = model or served_model(engine, rendering)
     plan = partial(
         plan_engine, model, revision=rendering.revision, trust_remote_code=rendering.trust_remote_code

@@ -104,18 +104,39 @@ def check_is_text(path: Path) -> None:
         ) from error
 
 
-def check_is_local(path: Path) -> None:
-    """Refuse a path that libraries cannot open, and a URL where only files of this machine can be written.
+def check_is_file_name(path: Path) -> None:
+    """Refuse what cannot become a file, before any work is done for it; a store makes its directories.
 
     Raises:
-        UsageError: It is not UTF-8, or a URL.
+        UsageError: It is a directory, or in none.
     """
-    if is_store(path) or split_url(str(path)):
-        raise UsageError(
-            f"{shown(str(path))} is a URL; expected a path of this machine. Write there and copy it. For a "
-            "directory of that name give its whole path."
-        )
-    check_is_text(path)
+    if is_store(path):
+        return
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory; expected the name of a file.")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{path} is in no directory that exists; make it first.")
+
+
+def check_is_new_file(path: Path) -> None:
+    """As `check_is_file_name`, where nothing may be replaced.
+
+    Raises:
+        UsageError: There is something of that name, too.
+    """
+    if path.exists():
+        raise UsageError(f"{path} exists already; expected a new file. Choose another name.")
+    check_is_file_name(path)
+
+
+def check_is_new_folder(folder: Path) -> None:
+    """Refuse a directory that holds something, before any work is done for it.
+
+    Raises:
+        UsageError: It does, or is a file.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is not empty; expected a new directory. Choose another with -o.")
 
 
 PathName = str | os.PathLike[str]

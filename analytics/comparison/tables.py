@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 from tokscore.analytics.comparison.compare import ComparedBatch
 from tokscore.analytics.divergence.measures import Measure, intervals, points
 from tokscore.analytics.groups.grouping import Grouping
-from tokscore.dataset.errors import UsageError
-from tokscore.dataset.files import check_is_text
+from tokscore.dataset.files import check_is_new_folder, check_is_text
 from tokscore.dataset.schema import TOKENS
 from tokscore.dataset.writing import put_in_place, temporary_name
 
@@ -116,8 +115,7 @@ class TokenTable:
         if folder is None:
             return
         check_is_text(folder)
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UsageError(f"{folder} is not empty; expected a new directory. Choose another with -o.")
+        check_is_new_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self) -> Self:

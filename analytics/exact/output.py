@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from tokscore.analytics.comparison.tables import write_groups
 from tokscore.analytics.exact.columns import exact_schema
 from tokscore.analytics.groups.tables import group_table
-from tokscore.dataset.errors import UsageError
+from tokscore.dataset.files import check_is_new_folder
 from tokscore.dataset.stores.path import is_store
 from tokscore.dataset.writing import put_in_place, temporary_name
 
@@ -31,8 +31,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     Raises:
         UsageError: `folder` is a file, or holds something.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is not empty; expected a new directory. Choose another with -o.")
+    check_is_new_folder(folder)
     temporary = temporary_name(folder)
     shutil.rmtree(temporary, ignore_errors=True)
     try:

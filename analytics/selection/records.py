@@ -15,8 +15,8 @@ import polars as pl
 from tokscore.analytics.selection.expected import ExpectedRecords
 from tokscore.analytics.selection.parquet_rows import PARQUET, copy_rows
 from tokscore.analytics.selection.selected import Selection
-from tokscore.dataset.errors import InputError, UsageError, counted
-from tokscore.dataset.files import check_is_text, output_location
+from tokscore.dataset.errors import InputError, counted
+from tokscore.dataset.files import check_is_new_file, check_is_text, output_location
 from tokscore.dataset.manifest import InputFile, Manifest, read_manifest
 from tokscore.dataset.writing import put_in_place, temporary_name
 from tokscore.rendering.reading.files import Files, Line, numbered_lines, open_files
@@ -67,13 +67,12 @@ def write_records(
         dropped: New file with a line for each other record: its place, why it is left out, and its numbers.
 
     Raises:
-        UsageError: `out` or `dropped` exists.
+        UsageError: `out` or `dropped` exists, or is in no directory.
         InputError: The files are not those of the dataset.
     """
     out, dropped = output_location(out), None if dropped is None else output_location(dropped)
     for path in filter(None, (out, dropped)):
-        if path.exists():
-            raise UsageError(f"{path} exists already; expected a new file. Choose another name.")
+        check_is_new_file(path)
     settings = selection.dataset.manifest.settings
     name, fields = settings.get("input_format"), settings.get("map")
     mapped = str(fields) if name == MAPPED and fields is not None else None

@@ -12,7 +12,7 @@ from tokscore.analytics.comparison.pairing import Pairing
 from tokscore.analytics.training.targets import Counts, columns_of, target_schema, target_table
 from tokscore.dataset.choices import Targets, Weighting, choose
 from tokscore.dataset.errors import InputError, UsageError, counted
-from tokscore.dataset.files import PathName, check_is_text, output_location
+from tokscore.dataset.files import PathName, check_is_new_file, check_is_text, output_location
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.schema import DatasetKind
 from tokscore.dataset.token_rows import Place, token_batches
@@ -47,14 +47,14 @@ def export(
         What was written.
 
     Raises:
-        UsageError: `out` exists, or a student is given without advantages, or the other way round.
+        UsageError: `out` exists or is in no directory, or a student is given without advantages, or the other
+            way round.
         InputError: The datasets lack scores, do not have the same tokens, or an advantage is infinite.
     """
     wanted, path = choose(Targets, targets, "targets"), output_location(out)
     weights = choose(Weighting, weighting, "weighting")
     check_is_text(path)
-    if path.exists():
-        raise UsageError(f"{path} exists already; expected a new file. Choose another name.")
+    check_is_new_file(path)
     if (student is not None) != (wanted is Targets.ADVANTAGES):
         raise UsageError(
             "advantages are made of the scores of a teacher and a student; expected both `student` and "

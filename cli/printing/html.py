@@ -38,13 +38,23 @@ HtmlMaxMb = Annotated[
 ]
 
 
-def check(path: Path | None) -> None:
-    """Raise a `UsageError` where a report is asked for and what draws it is not installed."""
+def check(path: Path | None, folder: Path | None = None) -> None:
+    """Raise a `UsageError` where a report cannot be written, or what draws it is not installed.
+
+    Args:
+        path: Of the report, None without one.
+        folder: What else is asked for is written there.
+    """
+    from tokscore.dataset.files import check_is_file_name, check_is_new_folder
+
+    if folder is not None:
+        check_is_new_folder(folder)
     if path is not None:
         if not path.name:
             raise UsageError(f"--html is {path}; expected the name of a file.")
         from tokscore.analytics.report.charts import check_available
 
+        check_is_file_name(path)
         check_available()
 
 

@@ -54,3 +54,25 @@ def test_a_page_of_recorded_files_is_refused(tmp_path: Path) -> None:
 
 def test_the_default_limit_is_that_of_the_room() -> None:
     assert html.DEFAULT_MAX_MB == report.DEFAULT_MAX_MB
+
+
+@pytest.mark.parametrize(
+    ("place", "found"),
+    [("none/report.html", "is in no directory that exists; make it first"), ("", "is a directory; expected")],
+)
+def test_a_page_that_cannot_be_written_is_refused_before_anything_is_read(
+    tmp_path: Path, place: str, found: str
+) -> None:
+    for command in (["diff", "nowhere", "nowhere"], ["stats", "nowhere"], ["diff", "--recorded", "nowhere"]):
+        result = CliRunner().invoke(app, [*command, "--html", str(tmp_path / place)])
+        assert isinstance(result.exception, UsageError), result.exception
+        assert found in str(result.exception)
+
+
+def test_a_directory_that_is_taken_is_refused_before_models_are_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "old").touch()
+    for more in ([], ["--exact"]):
+        command = ["diff", "nowhere", "nowhere", "--on", "nothing.jsonl", "-o", str(tmp_path), *more]
+        result = CliRunner().invoke(app, command)
+        assert isinstance(result.exception, UsageError), result.exception
+        assert "is not empty; expected a new directory" in str(result.exception)

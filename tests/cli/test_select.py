@@ -155,6 +155,12 @@ def test_files_that_exist_are_not_replaced(
     done = tokscore("select", tmp_path / "tokens", path, "--where", "n_tokens > 0", "-o", path)
     assert (done.returncode, path.read_bytes()) == (2, before)
     assert "exists already" in done.stderr
+    away = tmp_path / "none" / "kept.jsonl"
+    for given in (["-o", away], ["-o", tmp_path / "kept.jsonl", "--dropped", away]):
+        done = tokscore("select", tmp_path / "tokens", path, "--where", "n_tokens > 0", *given)
+        assert done.returncode == 2
+        assert f"error: {away} is in no directory that exists; make it first." in done.stderr
+    assert not (tmp_path / "kept.jsonl").exists()
 
 
 def test_requests_of_a_batch_come_with_their_outputs(

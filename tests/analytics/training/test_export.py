@@ -142,6 +142,8 @@ def test_what_does_not_go_together_is_refused(
     out.write_bytes(b"")
     with pytest.raises(UsageError, match="exists already"):
         export(teacher, out)
+    with pytest.raises(UsageError, match=r"none.rows\.parquet is in no directory that exists"):
+        export(teacher, tmp_path / "none" / "rows.parquet")
 
 
 def _padded(rows: list[dict[str, Any]]) -> dict[str, Any]:
