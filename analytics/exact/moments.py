@@ -80,12 +80,13 @@ def moments_of(group: Group) -> Moments:
             for one, other in PAIRS
         }
     sums, n_tokens = by_conversation(group.clusters)
-    n_conversations = int(np.count_nonzero(n_tokens))
-    if n_conversations > 1:
+    n_observed = int(np.count_nonzero(n_tokens))
+    if n_observed > 1:
         with np.errstate(invalid="ignore"):
             rest = {name: sums[name] - means[name] * n_tokens for name in MEANS}
-            factor = n_conversations / (n_conversations - 1) / n**2
+            factor = n_observed / (n_observed - 1) / n**2
             over_conversations = {
                 (one, other): factor * float(rest[one] @ rest[other]) for one, other in PAIRS
             }
+    n_conversations = len({conversation for conversation, _ in group.clusters.names})
     return Moments(n, n_conversations, means, over_tokens, over_conversations)

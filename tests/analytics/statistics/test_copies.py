@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from tokscore.analytics.comparison.confidence import by_conversation, limits_of_means
-from tokscore.analytics.comparison.reduction import Clusters
+from tokscore.analytics.comparison.reduction import Clusters, Group
+from tokscore.analytics.exact.moments import MEANS, PAIRS, moments_of
 from tokscore.analytics.statistics.copies import copies_together
+from tokscore.analytics.statistics.sketches import QuantileSketch
 
 
 def clusters(sums: list[float], n_tokens: list[int], other: list[float] | None = None) -> Clusters:
@@ -53,3 +55,20 @@ def test_means_stay_and_order_changes_nothing() -> None:
 def test_what_differs_in_one_number_or_says_nothing_is_no_copy() -> None:
     assert limits(clusters([1.0, 1.0, 1.0], [4, 4, 4], [0.1, 0.2, 0.3]))[2] == 3
     assert limits(clusters([0.0] * 3, [4] * 3)) == (0.0, 0.0, 3)
+
+
+def test_errors_over_conversations_count_copies_once_and_the_report_all() -> None:
+    rng = np.random.default_rng(2)
+    columns, n_tokens = rng.normal(1.0, 2.0, (len(MEANS), 20)), rng.integers(5, 30, 20)
+
+    def errors(times: int) -> list[float]:
+        every = dict(zip(MEANS, np.repeat(columns, times, axis=1), strict=True))
+        n = np.repeat(n_tokens, times)
+        sums = {name: float(column.sum()) for name, column in every.items()}
+        sums |= {f"{one} * {other}": 1.0 for one, other in PAIRS}
+        found = Clusters([(f"c{index:03}", 0) for index in range(len(n))], every, n)
+        moments = moments_of(Group(len(n), int(n.sum()), 0, sums, QuantileSketch(), found))
+        assert moments.n_conversations == len(n)
+        return [*moments.over_conversations.values()]
+
+    assert errors(5) == pytest.approx(errors(1))
