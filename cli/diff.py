@@ -215,7 +215,8 @@ def diff(
     from tokscore.analytics.gates import check_gates, check_groups
     from tokscore.analytics.groups.ranking import Ranking
     from tokscore.cli.printing.reports.diff import groups_with_values, note_confidence, print_report
-    from tokscore.cli.printing.reports.exact import note_infinite, print_exact, print_summary
+    from tokscore.cli.printing.reports.exact import print_exact, print_summary
+    from tokscore.cli.printing.reports.infinite import note_infinite
 
     gates = [parse_gate(text, parse_group_by(groups)) for text in fail_if or ()]
     for gate in gates:
@@ -285,8 +286,7 @@ def diff(
     note_more(len(rows), len(shown.groups), "--top" if worst is None else "--worst")
     note_absent_metadata(report.by, [row.group for row in report.groups])
     note_confidence(report)
-    if whole is not None:
-        note_infinite(whole)
+    note_infinite(report, whole)
     for n, name in ((report.n_only_teacher, teacher), (report.n_only_student, student)):
         if n:
             note(f"warning: only in {name}, and left out: {counted(n, 'conversation')}.")

@@ -49,6 +49,28 @@ class InputError(TokscoreError):
     exit_code = ExitCode.BAD_INPUT
 
 
+class OtherTokenizerError(InputError):
+    """A model has another tokenizer than the one that made the ids of a dataset.
+
+    Attributes:
+        dataset: Where it is.
+        made_by: Name of its tokenizer.
+        model: Name of the model.
+        difference: An id, and what it is in both.
+    """
+
+    def __init__(self, dataset: str, made_by: str, model: str, difference: str) -> None:
+        super().__init__(dataset, made_by, model, difference)
+        self.dataset, self.made_by, self.model, self.difference = dataset, made_by, model, difference
+
+    def __str__(self) -> str:
+        return (
+            f"{self.dataset} was rendered with the tokenizer of {self.made_by}, and {self.model} has "
+            f"another: {self.difference}.\n"
+            f"Give the conversations instead, and they are rendered with {self.model}."
+        )
+
+
 class EngineError(TokscoreError):
     """A scoring engine that is missing, cannot start, or broke its contract."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 import pyarrow as pa
 
-from tokscore.dataset.errors import ConversationError, InputError, UsageError
+from tokscore.dataset.errors import ConversationError, OtherTokenizerError, UsageError
 from tokscore.dataset.manifest import SCORE_SETTINGS, InputFile, Part, Setting, TokenizerIdentity
 from tokscore.dataset.reading import Dataset
 from tokscore.dataset.tokens import ConversationRow, FailedConversation, RenderedConversation, RenderedTokens
@@ -311,11 +311,11 @@ class DatasetSource:
         ]
         for token_id, text in texts[0].items():
             if texts[1].get(token_id, text) != text:
-                raise InputError(
-                    f"{self._dataset.root} was rendered with the tokenizer of "
-                    f"{self._dataset.manifest.tokenizer.name}, and {tokenizer.name} has another: "
-                    f"id {token_id} is {text!r} there and {texts[1][token_id]!r} here.\n"
-                    f"Give the conversations instead, and they are rendered with {tokenizer.name}."
+                raise OtherTokenizerError(
+                    str(self._dataset.root),
+                    self._dataset.manifest.tokenizer.name,
+                    tokenizer.name,
+                    f"id {token_id} is {text!r} there and {texts[1][token_id]!r} here",
                 )
 
     def vocabulary(self) -> pa.Table:

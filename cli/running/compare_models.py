@@ -11,7 +11,7 @@ from tokscore.cli.options import shared
 from tokscore.cli.options.settings import Only
 from tokscore.cli.printing.console import note
 from tokscore.cli.printing.progress import ProgressLine
-from tokscore.cli.running.runs import note_conversations
+from tokscore.cli.running.runs import note_conversations, open_tokens
 from tokscore.dataset.choices import OnError, SummaryForm
 from tokscore.dataset.settings import Usual
 from tokscore.rendering.attribution.settings import RenderSettings
@@ -212,13 +212,11 @@ def _rendered(student: str, on: Sequence[str], options: OnOptions) -> Path:
 
 def _scored(tokens: Path, model: str, spec: EngineSpec, *, at: Path | None = None) -> Path:
     """The score dataset of one model, from the cache where it is there; `at` the ids that another lists."""
-    from tokscore.rendering.source import DatasetSource
     from tokscore.scoring.listed_ids import ListedIds
     from tokscore.scoring.run import score, score_manifest
     from tokscore.scoring.selection import default_selection
 
-    # Opening it for a model refuses another vocabulary.
-    source = DatasetSource(tokens, model=model, trust_remote_code=spec.model.trust_remote_code)
+    source = open_tokens(tokens, model, trust_remote_code=spec.model.trust_remote_code)
     selection = default_selection(source.settings)
     listed = None if at is None else ListedIds(at)
     out = _place("scores", score_manifest(source, spec, selection, listed=listed).plan_hash)

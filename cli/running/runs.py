@@ -40,6 +40,28 @@ def open_conversations(
     return source
 
 
+def open_tokens(tokens: Path, model: str, *, trust_remote_code: bool) -> DatasetSource:
+    """A token dataset for one of two models that are compared.
+
+    Raises:
+        InputError: The model has another tokenizer.
+    """
+    from tokscore.dataset.errors import InputError, OtherTokenizerError
+    from tokscore.rendering.libraries.remembered import cache_directory
+    from tokscore.rendering.source import DatasetSource
+
+    try:
+        return DatasetSource(tokens, model=model, trust_remote_code=trust_remote_code)
+    except OtherTokenizerError as error:
+        if not tokens.is_relative_to(cache_directory()):
+            raise
+        raise InputError(
+            f"{error.made_by} and {error.model} have two tokenizers: {error.difference}. Expected models "
+            "that read the same token ids.\nScore the conversations with each (tokscore logprobs), and "
+            "compare the text of both scores: tokscore diff --align text."
+        ) from error
+
+
 def served_model(engine: EngineSettings, rendering: RenderSettings) -> str:
     """The model that a server says that it has, of which the tokenizer is here; said to the user.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -88,8 +89,11 @@ def test_another_vocabulary_is_refused(tiny_model: Path, on: Path, cache: Path, 
     (other / "tokenizer.json").write_text(
         tokenizer.replace('"a":', '"A_":').replace('"A":', '"a":').replace('"A_":', '"A":')
     )
-    with pytest.raises(InputError, match=r"has another: id 3[23] is"):
+    with pytest.raises(
+        InputError, match=r"(?s)tiny and other have two tokenizers: id 3[23] is .*--align text"
+    ) as found:
         diff(other, tiny_model, "--on", on)
+    assert str(cache) not in str(found.value)
     assert not list(cache.rglob("scores"))
 
 
@@ -115,6 +119,10 @@ def test_ids_that_only_one_model_has_are_named_where_they_make_a_kl_infinite(
     assert (exact["teacher_vocab_size"], exact["student_vocab_size"]) == (320, 259)
     said = f"KL(T||S) is infinite at {n_tokens} of {n_tokens} tokens, and has no mean where such tokens are: "
     assert f"{said}the teacher has 320 ids and the student 259" in finished.stderr
+    assert "KL(S||T) is infinite" not in finished.stderr
+    finished = CliRunner().invoke(app, ["diff", *map(str, arguments[:-1]), "--top-k", "259"])
+    assert finished.exit_code == 0, finished.output
+    assert re.search(r"KL\(T\|\|S\) is infinite: \d+ tokens are or list ids that only one", finished.stderr)
     assert "KL(S||T) is infinite" not in finished.stderr
 
 

@@ -84,25 +84,3 @@ def _print_figures(figures: Sequence[Figure], title: str) -> None:
         for figure in figures
     ]
     print_rows(columns, rows, Format.TABLE, title=title)
-
-
-def note_infinite(report: ExactReport) -> None:
-    """Say at how many tokens a KL is infinite, and why."""
-    headings = {measure.name: measure.heading for measure in report.measures}
-    sizes = {"teacher": report.teacher_vocab_size, "student": report.student_vocab_size}
-    for first, second in (("teacher", "student"), ("student", "teacher")):
-        name = f"kl_{first}_{second}"
-        n_infinite = report.total.n_infinite[name]
-        if not n_infinite:
-            continue
-        reason = f"there the {second} rules out ids that the {first} allows."
-        if sizes[first] > sizes[second]:
-            reason = (
-                f"the {first} has {sizes[first]:,} ids and the {second} {sizes[second]:,}, and those that "
-                f"only the {first} has are impossible for the {second}. Nothing is renormalised; the other "
-                "KL, GJS and TV stay finite there."
-            )
-        note(
-            f"{headings[name]} is infinite at {n_infinite:,} of {counted(report.total.n_tokens, 'token')}, "
-            f"and has no mean where such tokens are: {reason}"
-        )
