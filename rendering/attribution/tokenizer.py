@@ -142,8 +142,8 @@ class ChatTokenizer:
         if not usable and token_bytes.spans(PROBE, self.token_ids([PROBE])[0]) is None:
             raise InputError(
                 f"the tokenizer of {self.name} gives no usable character offsets: for {PROBE!r} "
-                f"{int((~covered).sum())} of {len(covered)} tokens stand for no character. "
-                "Save it again with a current version of transformers."
+                f"{int((~covered).sum())} of {len(covered)} tokens stand for no character, the last ends at "
+                f"{offsets.max(initial=0)} of {len(PROBE)}. Save it with a current version of transformers."
             )
         return token_bytes, bool(usable)
 
