@@ -67,6 +67,7 @@ def run(*arguments: object) -> tuple[int, str, str]:
     return finished.exit_code, finished.stdout, finished.stderr
 
 
+@pytest.mark.slow
 def test_lists_hold_all_ids_where_no_length_is_given(
     models: list[Path], on: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
