@@ -9,6 +9,7 @@ from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import AnswerLogprobs, check_message, shown
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace, Usage, linear
 from tokscore.rendering.reading.fields.answer_tokens import answer_logprobs
+from tokscore.rendering.reading.fields.attachments import all_attached, attached
 from tokscore.rendering.reading.fields.message_tree import ModelCall, message_tree
 from tokscore.rendering.reading.fields.messages import answer_message, openai_tools, tool_call
 from tokscore.rendering.reading.fields.usage import usage_of
@@ -16,7 +17,6 @@ from tokscore.rendering.reading.fields.values import get, metadata_text, need, o
 from tokscore.rendering.reading.formats.format import Format, Place
 
 _ROLES = ("system", "user", "assistant", "tool")
-_ATTACHMENT = "attachment://"
 _METADATA = ("epoch", "target", "scores", "metadata", "error", "limit")
 # Calls of a model from here on grade the sample.
 _SCORER = ("scorer", "scorers")
@@ -40,7 +40,9 @@ def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
         raise ConversationError("is empty; expected a list with at least one message.", path="$.messages")
     output = get(record, "output", dict, "$", "an object") or {}
     return Trace(
-        nodes, _tools(record), metadata=metadata_text(record, _METADATA, model=output.get("model") or None)
+        nodes,
+        _tools(record, attachments),
+        metadata=metadata_text(record, _METADATA, model=output.get("model") or None),
     )
 
 
@@ -109,11 +111,11 @@ def _message_nodes(record: Mapping[str, Any], attachments: Mapping[str, Any]) ->
     return linear(nodes)
 
 
-def _tools(record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+def _tools(record: Mapping[str, Any], attachments: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     """Those of the first call that has any."""
     given = ((event.get("tools"), f"{path}.tools") for event, path in _model_events(record))
     tools, path = next((each for each in given if each[0]), (None, ""))
-    return openai_tools(tools, path)
+    return openai_tools(all_attached(tools, path, attachments), path)
 
 
 def _usage(output: Mapping[str, Any], path: str) -> Usage | None:
@@ -130,7 +132,7 @@ def _message(given: object, path: str, attachments: Mapping[str, Any]) -> dict[s
         )
     text, reasoning = _content(found, path, attachments)
     if role == "assistant":
-        message = answer_message(text, reasoning, _tool_calls(found, path))
+        message = answer_message(text, reasoning, _tool_calls(found, path, attachments))
     elif role == "tool":
         error = get(found, "error", dict, path, "an object")
         message = {"role": role, "content": text if error is None else str(error.get("message", text))}
@@ -150,7 +152,7 @@ def _content(message: Mapping[str, Any], path: str, attachments: Mapping[str, An
     content = get(message, "content", (str, list), path, "text or a list of parts")
     path = f"{path}.content"
     if content is None or isinstance(content, str):
-        return _attached(content or "", path, attachments), None
+        return attached(content or "", path, attachments), None
     texts: list[str] = []
     thoughts: list[str] = []
     for i, each in enumerate(content):
@@ -158,10 +160,10 @@ def _content(message: Mapping[str, Any], path: str, attachments: Mapping[str, An
         part = object_at(each, place)
         kind = part.get("type")
         if kind == "text":
-            texts.append(_attached(need(part, "text", str, place, "text"), place, attachments))
+            texts.append(attached(need(part, "text", str, place, "text"), place, attachments))
         elif kind == "reasoning":
             thought = "" if part.get("redacted") else need(part, "reasoning", str, place, "text")
-            thoughts.append(_attached(thought, place, attachments))
+            thoughts.append(attached(thought, place, attachments))
         else:
             raise ConversationError(
                 f"is {shown(kind)}; expected text or reasoning: tokscore renders text only.",
@@ -170,24 +172,16 @@ def _content(message: Mapping[str, Any], path: str, attachments: Mapping[str, An
     return "".join(texts), "\n".join(thought for thought in thoughts if thought) or None
 
 
-def _attached(text: str, path: str, attachments: Mapping[str, Any]) -> str:
-    """The text, or the attachment that stands in its place."""
-    if not text.startswith(_ATTACHMENT):
-        return text
-    key = text.removeprefix(_ATTACHMENT)
-    found = attachments.get(key)
-    if not isinstance(found, str):
-        raise ConversationError(f"is {shown(text)}, which attachments lacks; expected its text.", path=path)
-    return found
-
-
-def _tool_calls(message: Mapping[str, Any], path: str) -> Sequence[dict[str, Any]]:
+def _tool_calls(
+    message: Mapping[str, Any], path: str, attachments: Mapping[str, Any]
+) -> Sequence[dict[str, Any]]:
     calls = []
     for i, each in enumerate(get(message, "tool_calls", list, path, "a list of tool calls") or ()):
         place = f"{path}.tool_calls[{i}]"
         call = object_at(each, place)
         name = need(call, "function", str, place, "the name of a tool")
-        calls.append(tool_call(name, call.get("arguments", {}), call.get("id")))
+        arguments = all_attached(call.get("arguments", {}), f"{place}.arguments", attachments)
+        calls.append(tool_call(name, arguments, call.get("id")))
     return calls
 
 

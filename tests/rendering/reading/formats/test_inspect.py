@@ -1,0 +1,75 @@
+"""Logs of Inspect keep long texts of events apart, wherever they stand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tokscore.dataset.errors import ConversationError
+from tokscore.rendering.conversations.trace import Trace
+from tokscore.rendering.reading.formats import load_format
+from tokscore.rendering.reading.formats.format import Place
+
+LONG, WRITTEN = "Write a file. " * 10, "text that goes on " * 10
+ATTACHMENTS = {"a1": LONG, "a2": WRITTEN, "a3": "the p"}
+
+
+def record(attachments: dict[str, str]) -> dict[str, Any]:
+    """A sample as inspect_ai 0.3.285 writes it, whose model called a tool in an answer of several parts."""
+    call = {"id": "c1", "function": "write", "type": "function"}
+    arguments = {"text": "attachment://a2", "more": ["short", {"deep": "attachment://a2"}]}
+    answer = {
+        "role": "assistant",
+        "content": [{"type": "text", "text": "Writing."}],
+        "tool_calls": [{**call, "arguments": arguments}],
+    }
+    parameters = {
+        "type": "object",
+        "properties": {"text": {"type": "string", "description": "attachment://a3"}},
+    }
+    return {
+        "id": 1,
+        "epoch": 1,
+        "input": "Hi",
+        "target": "",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "events": [
+            {
+                "event": "model",
+                "tools": [{"name": "write", "description": "attachment://a1", "parameters": parameters}],
+                "input": [{"role": "user", "content": "Hi"}],
+                "output": {"choices": [{"message": answer}]},
+            }
+        ],
+        "attachments": attachments,
+    }
+
+
+def parse(attachments: dict[str, str]) -> Trace:
+    trace = load_format("inspect").parse(record(attachments), Place(Path("log.json"), 1))
+    assert isinstance(trace, Trace)
+    return trace
+
+
+def test_long_arguments_and_descriptions_of_tools_are_put_back() -> None:
+    trace = parse(ATTACHMENTS)
+    (called,) = trace.nodes[1].messages[0]["tool_calls"]
+    assert called["function"]["arguments"] == {"text": WRITTEN, "more": ["short", {"deep": WRITTEN}]}
+    assert trace.tools is not None
+    assert trace.tools[0]["function"]["description"] == LONG
+    assert trace.tools[0]["function"]["parameters"]["properties"]["text"]["description"] == "the p"
+
+
+@pytest.mark.parametrize(
+    ("lacking", "path"),
+    [
+        ("a1", "$.events[0].tools[0].description"),
+        ("a2", "$.events[0].output.choices[0].message.tool_calls[0].arguments.text"),
+    ],
+)
+def test_an_attachment_that_is_not_there_is_an_error_with_its_place(lacking: str, path: str) -> None:
+    with pytest.raises(ConversationError, match="which attachments lacks") as caught:
+        parse({key: text for key, text in ATTACHMENTS.items() if key != lacking})
+    assert caught.value.path == path
