@@ -7,13 +7,15 @@ from typing import Any
 
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import Conversation, kind_of
+from tokscore.rendering.reading.fields.media import check_no_media
+from tokscore.rendering.reading.fields.messages import tools_or_text
 from tokscore.rendering.reading.fields.values import get, metadata_text, need
 from tokscore.rendering.reading.formats.format import Format, Place
 
 _QUESTION = ("instruction", "input")
 # Beside these, an instruction or an output is something else.
 _OTHERS = ("messages", "conversations", "prompt", "completion", "chosen", "rejected")
-_READ = (*_QUESTION, "output", "system", "history", "id", "text")
+_READ = (*_QUESTION, "output", "system", "history", "tools", "id", "text")
 
 
 def _matches(record: Mapping[str, Any]) -> bool:
@@ -25,6 +27,7 @@ def _matches(record: Mapping[str, Any]) -> bool:
 
 
 def _parse(record: Mapping[str, Any], _place: Place) -> Conversation:
+    check_no_media(record)
     asked = [get(record, key, str, "$", "text") for key in _QUESTION]
     question = "\n".join(text for text in asked if text)
     if not question:
@@ -40,7 +43,8 @@ def _parse(record: Mapping[str, Any], _place: Place) -> Conversation:
         messages += _turn(*turn)
     messages += _turn(question, need(record, "output", str, "$", "text"))
     keys = [key for key in record if key not in _READ]
-    return Conversation(messages, metadata=metadata_text(record, keys))
+    tools = tools_or_text(record.get("tools"), "$.tools")
+    return Conversation(messages, tools, metadata=metadata_text(record, keys))
 
 
 def _turn(question: str, answer: str) -> list[dict[str, Any]]:
@@ -49,9 +53,9 @@ def _turn(question: str, answer: str) -> list[dict[str, Any]]:
 
 FORMAT = Format(
     name="alpaca",
-    fields="instruction, input, output, system, history[[question, answer]]: instruction and input, with a "
-    "newline between them, are the user's, and the template of the model stands in for Alpaca's own text; "
-    "other fields are metadata",
+    fields="instruction, input, output, system, history[[question, answer]], tools: instruction and input, "
+    "with a newline between them, are the user's, and the template of the model stands in for Alpaca's own "
+    "text; other fields are metadata",
     has_logprobs=False,
     has_branches=False,
     example='{"instruction": "Greet the user.", "input": "Hi", "output": "Hello!"}',

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokscore.dataset.errors import ConversationError
-from tokscore.rendering.conversations.conversation import Conversation, read_conversation
-from tokscore.rendering.reading.fields.messages import decoded, tools_or_text
+from tokscore.rendering.conversations.conversation import Conversation, kind_of, read_conversation
+from tokscore.rendering.reading.fields.call_roles import has_call_roles, without_call_roles
+from tokscore.rendering.reading.fields.media import check_no_media
+from tokscore.rendering.reading.fields.messages import decoded, openai_tools, tools_or_text
 from tokscore.rendering.reading.formats.format import ID_KEYS, Format, Place
 
 _PAIR = ("input", "output")
+# Beside messages that end with a question, they hold its answer.
+_ANSWERS = ("response", "responses", "completion", "completions", "choices")
 
 
 def _matches(record: Mapping[str, Any]) -> bool:  # Any: JSON values
@@ -18,6 +22,7 @@ def _matches(record: Mapping[str, Any]) -> bool:  # Any: JSON values
 
 
 def _parse(record: Mapping[str, Any], _place: Place) -> Conversation:  # Any: JSON values
+    check_no_media(record)
     # Tables have no room for objects of any shape.
     if isinstance(record.get("tools"), str):
         record = {**record, "tools": tools_or_text(record["tools"], "$.tools")}
@@ -31,13 +36,49 @@ def _parse(record: Mapping[str, Any], _place: Place) -> Conversation:  # Any: JS
             hint="`input_format='alpaca'` reads them as a question and its answer, "
             "`input_format='text-dump'` as text that a template has printed.",
         )
-    return read_conversation(record)
+    if not record.get("tools") and _are_functions(record.get("functions")):
+        record = {**record, "tools": openai_tools(record["functions"], "$.functions")}
+    messages = record.get("messages")
+    if messages is not None and has_call_roles(messages):
+        tools = openai_tools(record.get("tools"), "$.tools")
+        record = {**record, "messages": without_call_roles(messages, "$.messages"), "tools": tools}
+    conversation = read_conversation(record)
+    _check_answered(record, conversation.messages)
+    return conversation
+
+
+def _are_functions(value: object) -> bool:
+    """Whether they are tool definitions under the API's first name of them."""
+    if isinstance(value, str):
+        return value.lstrip().startswith("[")
+    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
+
+
+def _check_answered(record: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a record whose answer stands where it would not be read."""
+    if messages[-1]["role"] == "assistant":
+        return
+    for key in _ANSWERS:
+        value = record.get(key)
+        is_options = key == "choices" and not (
+            isinstance(value, list) and all(isinstance(each, dict) and "message" in each for each in value)
+        )
+        if value and isinstance(value, str | list | dict) and not is_options:
+            raise ConversationError(
+                f"is {kind_of(value)} beside messages that end without an answer; expected it as the last of "
+                "them.",
+                path=f"$.{key}",
+                hint="Put it behind the messages; or rename it, if no model is to be scored on it. Requests "
+                "and answers of a server are read as `input_format='openai-batch'`.",
+            )
 
 
 FORMAT = Format(
     name="openai",
     fields="messages[role, content, reasoning_content|reasoning, tool_calls, tool_call_id, name], "
-    "tools, both also as JSON text, chat_template_kwargs, id, uuid, metadata",
+    "tools, both also as JSON text, functions in their place, chat_template_kwargs, id, uuid, metadata; of "
+    "ms-swift also messages with the roles tool_call, which are calls of the answer before them, and "
+    "tool_response",
     has_logprobs=False,
     has_branches=False,
     example='{"id": "a", "messages": [{"role": "user", "content": "Hi"}, '

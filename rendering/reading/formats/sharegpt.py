@@ -13,6 +13,7 @@ from tokscore.rendering.conversations.conversation import (
     shown,
 )
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace, linear
+from tokscore.rendering.reading.fields.media import check_no_media
 from tokscore.rendering.reading.fields.messages import decoded, tool_call, tools_or_text
 from tokscore.rendering.reading.fields.values import get, metadata_text, need, object_at
 from tokscore.rendering.reading.formats.format import Format, Place
@@ -44,6 +45,7 @@ def _matches(record: Mapping[str, Any]) -> bool:
 
 
 def _parse(record: Mapping[str, Any], _place: Place) -> Conversation | Trace:
+    check_no_media(record)
     if any(record.get(key) is not None for key in _CHOICES):
         return _preference(record)
     return Conversation(

@@ -13,6 +13,7 @@ from tokscore.rendering.conversations.conversation import (
     kind_of,
 )
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace
+from tokscore.rendering.reading.fields.media import check_no_media
 from tokscore.rendering.reading.fields.messages import tools_or_text
 from tokscore.rendering.reading.fields.values import metadata_text
 from tokscore.rendering.reading.formats.format import Format, Place
@@ -45,6 +46,7 @@ def _are_single(record: Mapping[str, Any]) -> bool:
 
 
 def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
+    check_no_media(record)
     prompt = _messages(record, "prompt", "user")
     if prompt is None and _are_single(record):
         prompt = _messages(record, "messages", "user")
