@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 OPENER_FIELDS = ("role", "name")  # a role marker names who speaks
 _FEW = 1024  # of so many, each is looked up by itself in less time than all take together
+# What parts of a content hold besides text: of Anthropic's blocks, Mistral's thoughts, OpenAI's refusals.
+_PART_TEXTS = frozenset({"thinking", "reasoning", "refusal", "content", "name", "input"})
+_PART_SCAFFOLD = frozenset({"type", "id"})
 _BODY_FIELDS = ("content", "tool_calls", *REASONING_FIELDS)
 
 
@@ -213,8 +216,7 @@ def dropped_characters(messages: Sequence[Mapping[str, Any]], runs: Runs) -> lis
 def _collect_texts(value: object, path: tuple[str | int, ...], found: dict[Origin, int]) -> None:
     if isinstance(value, str):
         origin = origin_of_path(path)
-        is_text = origin.root != "content" or len(path) == 3 or path[-1] == "text"
-        if origin.is_body and is_text:
+        if origin.is_body and (origin.root != "content" or _is_said(path)):
             found[origin] = len(value)
     elif isinstance(value, Mapping):
         for key, item in value.items():
@@ -222,6 +224,11 @@ def _collect_texts(value: object, path: tuple[str | int, ...], found: dict[Origi
     elif isinstance(value, (list, tuple)):
         for i, item in enumerate(value):
             _collect_texts(item, (*path, i), found)
+
+
+def _is_said(path: tuple[str | int, ...]) -> bool:
+    """Whether a text in a content is what a message says: all of it, or of a part, but its type and id."""
+    return len(path) == 3 or path[-1] == "text" or (path[4] in _PART_TEXTS and path[-1] not in _PART_SCAFFOLD)
 
 
 def _covered(spans: Sequence[tuple[int, int]]) -> int:

@@ -14,7 +14,8 @@ from tokscore.rendering.reading.fields.values import get, metadata_text, need, o
 from tokscore.rendering.reading.formats.format import OPEN_KEYS, Format, Place
 
 REDACTED_STATUS = "redacted_reasoning"
-_ROLES = ("user", "assistant")
+_SYSTEM = "system"
+_ROLES = ("user", "assistant", _SYSTEM)
 _TEXT, _THINKING, _REDACTED = "text", "thinking", "redacted_thinking"
 _CALL, _RESULT = "tool_use", "tool_result"
 _BLOCKS = (_THINKING, _REDACTED, _CALL, _RESULT)  # no set, which values of records may have no hash for
@@ -30,6 +31,8 @@ def _matches(record: Mapping[str, Any]) -> bool:
         return False
     if any(message.get("role") not in _ROLES for message in messages):
         return False
+    if any(message.get("role") == _SYSTEM for message in messages):  # which proxies and tracers put there
+        return any(_has_blocks(message.get("content"), (_CALL, _RESULT)) for message in messages)
     tools = record.get("tools")
     return (
         bool(record.get("system"))
@@ -41,9 +44,9 @@ def _matches(record: Mapping[str, Any]) -> bool:
     )
 
 
-def _has_blocks(content: object) -> bool:
+def _has_blocks(content: object, kinds: Sequence[str] = _BLOCKS) -> bool:
     return isinstance(content, list) and any(
-        isinstance(block, dict) and block.get("type") in _BLOCKS for block in content
+        isinstance(block, dict) and block.get("type") in kinds for block in content
     )
 
 
@@ -123,10 +126,12 @@ def block_messages(message: object, path: str) -> list[dict[str, Any]]:
     found = object_at(message, path)
     role = need(found, "role", str, path, "user or assistant")
     if role not in _ROLES:
-        raise ConversationError(f"is {shown(role)}; expected user or assistant.", path=f"{path}.role")
+        raise ConversationError(f"is {shown(role)}; expected user, assistant or system.", path=f"{path}.role")
     content = need(found, "content", (str, list), path, "text or a list of blocks")
     if isinstance(content, str):
         return [{"role": role, "content": content}]
+    if role == _SYSTEM:
+        return [{"role": role, "content": joined_text(content, f"{path}.content")}]
     blocks = [object_at(block, f"{path}.content[{i}]") for i, block in enumerate(content)]
     if role == "assistant":
         return [_assistant(blocks, f"{path}.content")]

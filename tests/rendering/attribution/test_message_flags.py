@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tokscore.rendering.attribution.message_flags import encoded_twice
+from tokscore.rendering.attribution.owners import dropped_characters
 from tokscore.rendering.templates.render import render_template
 
 TOJSON = "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
@@ -43,3 +44,25 @@ def test_json_text_that_is_printed_as_it_is_is_not_reported(template: str) -> No
 @pytest.mark.parametrize("arguments", [{"city": "Oslo"}, {"city": '{"a": 1}'}, "no JSON", "7", "", None])
 def test_other_arguments_are_not_reported(template: str, arguments: object) -> None:
     assert found(template, arguments) == set()
+
+
+PARTS = (
+    "{% for m in messages %}{% for p in m.content %}{{ p.text if p.type == 'text' }}{% endfor %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("part", "n_dropped"),
+    [
+        ({"type": "text", "text": "four"}, 0),
+        ({"type": "thinking", "thinking": "four", "signature": "EqQ"}, 4),
+        ({"type": "thinking", "thinking": [{"type": "text", "text": "four"}]}, 4),
+        ({"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"p": "one", "q": ["two"]}}, 7),
+        ({"type": "tool_result", "tool_use_id": "toolu_1", "content": "four"}, 4),
+        ({"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "four"}]}, 4),
+        ({"type": "refusal", "refusal": "four"}, 4),
+    ],
+)
+def test_what_parts_say_and_a_template_leaves_out_is_counted(part: dict[str, Any], n_dropped: int) -> None:
+    messages = [{"role": "user", "content": [part, {"type": "text", "text": "more"}]}]
+    assert dropped_characters(messages, render_template(PARTS, messages).runs) == [n_dropped]

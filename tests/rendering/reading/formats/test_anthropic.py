@@ -1,0 +1,48 @@
+"""Anthropic's blocks beside a system message, as proxies and tracers write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tokscore.rendering.conversations.trace import Trace
+from tokscore.rendering.reading.formats import detect_format, parse_record
+from tokscore.rendering.reading.formats.format import Place
+
+CALL = {"type": "tool_use", "id": "t1", "name": "f", "input": {"p": 1}}
+RESULT = {"type": "tool_result", "tool_use_id": "t1", "content": "3"}
+
+
+def test_blocks_beside_a_system_message_are_read() -> None:
+    record: dict[str, Any] = {
+        "messages": [
+            {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "So"}, CALL]},
+            {"role": "user", "content": [RESULT]},
+        ]
+    }
+    found = detect_format(record)
+    assert found is not None
+    trace = parse_record(record, found, Place(Path("a.jsonl"), 1))
+    assert isinstance(trace, Trace)
+    function = {"name": "f", "arguments": {"p": 1}}
+    assert [node.messages[0] for node in trace.nodes] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+        {
+            "role": "assistant",
+            "content": None,
+            "reasoning_content": "So",
+            "tool_calls": [{"id": "t1", "type": "function", "function": function}],
+        },
+        {"role": "tool", "content": "3", "tool_call_id": "t1"},
+    ]
+
+
+def test_thoughts_of_mistral_beside_a_system_message_are_no_blocks_of_anthropic() -> None:
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "So"}]}
+    messages = [{"role": "system", "content": "s"}, {"role": "assistant", "content": [thought]}]
+    found = detect_format({"messages": messages})
+    assert found is not None
+    assert found.name == "openai"
