@@ -21,7 +21,8 @@ from tokscore.rendering.conversations.trace import (
     check_parents,
 )
 from tokscore.rendering.reading.fields.mask_nodes import shifted
-from tokscore.rendering.reading.fields.messages import openai_message, openai_tools
+from tokscore.rendering.reading.fields.messages import openai_message
+from tokscore.rendering.reading.fields.root_tools import shared_tools
 from tokscore.rendering.reading.fields.usage import check_counts
 from tokscore.rendering.reading.fields.values import (
     flag_array,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 _STEP = re.compile(r"step_(\d+)")
 _METADATA = ("env", "task", "group", "run", "ok", "errors")
-_PER_NODE = ("advantages", "reference_logprobs")
+_PER_NODE = ("advantages", "reference_logprobs", "entropies")
 _NUMBERS = "a list of numbers"
 
 
@@ -85,7 +86,8 @@ def _parse(record: Mapping[str, Any], place: Place) -> Trace:
         nodes += shifted(_nodes(each, objects, path), len(nodes))
         for key, values in per_node.items():
             values += (get(node, key, list, f"{path}.nodes[{i}]", _NUMBERS) for i, node in enumerate(objects))
-    tools, differing = _tools(traces, nodes)
+    is_rendered = any(node.tokens is None for node in nodes)
+    tools, differing = shared_tools(traces, is_rendered=is_rendered)
     rewards = [each.get("rewards") for each, _ in traces]
     more: dict[str, object] = {
         "rewards": rewards[0] if len(rewards) == 1 else None if not any(rewards) else rewards,
@@ -157,7 +159,8 @@ def _tokens(node: Mapping[str, Any], is_sampled: bool, path: str) -> NodeTokens 
         )
     mask = None if flags is None else flag_array(flags, n, f"{path}.mask")
     content = get(node, "is_content", list, path, "a list of true and false, one a token id")
-    logprobs = _logprobs(node, n, mask, path)
+    logprobs = _logprobs(node, "logprobs", n, mask, path)
+    trainer_logprobs = _logprobs(node, "trainer_logprobs", n, mask, path)
     if not ids:
         return None
     return NodeTokens(
@@ -166,24 +169,26 @@ def _tokens(node: Mapping[str, Any], is_sampled: bool, path: str) -> NodeTokens 
         flag_array(content, n, f"{path}.is_content") if content else None,
         logprobs,
         places=(IdPlace(f"{path}.token_ids", 0, n),),
+        trainer_logprobs=trainer_logprobs,
     )
 
 
 def _logprobs(
-    node: Mapping[str, Any], n_ids: int, mask: NDArray[np.bool_] | None, path: str
+    node: Mapping[str, Any], key: str, n_ids: int, mask: NDArray[np.bool_] | None, path: str
 ) -> NDArray[np.float32] | None:
     # verifiers writes an empty list where there are none.
-    given = get(node, "logprobs", list, path, _NUMBERS) or None
+    given = get(node, key, list, path, _NUMBERS) or None
     if given is None:
         return None
-    values = logprob_array(given, f"{path}.logprobs")
+    path = f"{path}.{key}"
+    values = logprob_array(given, path)
     if mask is None and len(values) != n_ids:
         raise ConversationError(
             f"has {counted(len(values), 'value')} for {counted(n_ids, 'token id')}, and there is no mask; "
             "expected one for each, or a mask that holds true for those that have one.",
-            path=f"{path}.logprobs",
+            path=path,
         )
-    return spread(values, np.ones(n_ids, bool) if mask is None else mask, f"{path}.logprobs")
+    return spread(values, np.ones(n_ids, bool) if mask is None else mask, path)
 
 
 def _usages(trace: Mapping[str, Any], n_nodes: int, path: str) -> dict[int, Usage]:
@@ -226,27 +231,11 @@ def _usage(record: Mapping[str, Any], path: str) -> Usage | None:
     return Usage(n_prompt + cached, n_completion)
 
 
-def _tools(
-    traces: Sequence[tuple[Mapping[str, Any], str]], nodes: Sequence[Node]
-) -> tuple[list[dict[str, Any]] | None, list[list[dict[str, Any]] | None] | None]:
-    """The tools that all traces share, or else those of each."""
-    found = [openai_tools(trace.get("tools"), f"{path}.tools") for trace, path in traces]
-    other = next((i for i, tools in enumerate(found) if tools != found[0]), None)
-    if other is None:
-        return found[0], None
-    if all(node.tokens is not None for node in nodes):
-        return None, found
-    raise ConversationError(
-        "differs from the tools of traces[0], and some nodes have no token ids; expected the same tools for "
-        "all traces of an episode, since they are rendered.",
-        path=f"$.traces[{other}].tools",
-    )
-
-
 FORMAT = Format(
     name="verifiers",
-    fields="traces[nodes[parent, message, sampled, token_ids, mask, is_content, logprobs, advantages, "
-    "reference_logprobs, usage], calls[node, usage], tools, rewards], env, task, group, run, ok, errors",
+    fields="traces[nodes[parent, message, sampled, token_ids, mask, is_content, logprobs, "
+    "trainer_logprobs, advantages, reference_logprobs, entropies, usage, tools], calls[node, usage], tools, "
+    "rewards], env, task, group, run, ok, errors",
     has_logprobs=True,
     has_branches=True,
     example='{"traces": [{"nodes": [{"parent": null, "message": {"role": "user", "content": "Hi"}, '

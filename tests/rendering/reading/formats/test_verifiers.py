@@ -123,6 +123,58 @@ def test_differing_tools_of_traces_with_ids_are_kept_beside_them() -> None:
     assert metadata(trace)["tools"] == [None, [{"type": "function", "function": {"name": "grade"}}]]
 
 
+def two_roots(*tools: list[dict[str, Any]] | None) -> dict[str, Any]:
+    """A trace as verifiers 0.4.0 writes it: the tools of each request stand on the root of its branch."""
+    nodes: list[dict[str, Any]] = []
+    for each in tools:
+        root = {
+            "parent": None,
+            "message": {"role": "user", "content": "Hi"},
+            "sampled": False,
+            "token_ids": [],
+        }
+        answer = {"parent": len(nodes), "message": {"role": "assistant", "content": "Yes"}, "sampled": True}
+        nodes += [root if each is None else {**root, "tools": each}, {**answer, "token_ids": []}]
+    return {"nodes": nodes, "tools": [{"name": "f"}, {"name": "g"}]}
+
+
+def test_the_tools_of_a_branch_are_those_of_its_root() -> None:
+    trace = parse(VERIFIERS, two_roots([{"name": "f"}], [{"name": "f"}]))
+    assert trace.tools == [{"type": "function", "function": {"name": "f"}}]
+
+
+def test_a_trace_without_tools_on_its_roots_has_its_own() -> None:
+    tools = parse(VERIFIERS, two_roots(None, None)).tools
+    assert [each["function"]["name"] for each in tools or ()] == ["f", "g"]
+
+
+@pytest.mark.parametrize("other", [None, [{"name": "g"}]])
+def test_rendered_branches_with_other_tools_are_refused(other: list[dict[str, Any]] | None) -> None:
+    record = two_roots([{"name": "f"}], other)
+    expect_error(VERIFIERS, record, "$.nodes[2].tools", "differs from the tools of nodes[0]")
+
+
+def test_branches_with_ids_may_have_other_tools() -> None:
+    record = two_roots([{"name": "f"}], None)
+    for node in record["nodes"]:
+        node["token_ids"], node["mask"] = [1], [node["sampled"]]
+    trace = parse(VERIFIERS, record)
+    assert trace.tools is None
+    assert metadata(trace)["tools"] == [[{"type": "function", "function": {"name": "f"}}], None]
+
+
+def test_logprobs_of_the_trainer_stand_beside_those_of_the_engine() -> None:
+    trace = parse(
+        VERIFIERS, changed("verifiers", 0, ["traces", 0, "nodes", 1, "trainer_logprobs"], [-0.75, -1])
+    )
+    tokens = trace.nodes[1].tokens
+    assert tokens is not None
+    assert tokens.trainer_logprobs is not None
+    assert tokens.trainer_logprobs.tolist()[1:] == [-0.75, -1.0]
+    assert tokens.logprobs is not None
+    assert tokens.logprobs.tolist()[1:] == [-0.5, -0.25]
+
+
 @pytest.mark.parametrize(
     ("where", "value", "path", "reason"),
     [
