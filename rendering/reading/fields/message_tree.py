@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from tokscore.rendering.conversations.conversation import AnswerLogprobs
     from tokscore.rendering.conversations.trace import Usage
 
+TOOLS_DIFFER_STATUS = "tools_differ"
 _ASSISTANT = "assistant"
+
+
+Tools = list[dict[str, Any]] | None  # Any: JSON values
 
 
 class ModelCall(NamedTuple):
@@ -60,6 +64,17 @@ def message_tree(calls: Iterable[ModelCall]) -> list[Node]:
             usage, logprobs = (call.usage, call.logprobs) if is_sampled else (None, None)
             at = add(Node(at, (message,), is_sampled, usage=usage, logprobs=logprobs))
     return nodes
+
+
+def first_tools(given: Iterable[Tools]) -> tuple[Tools, str | None]:
+    """The first of the tools that the calls of a record had, with the status that says if others had others.
+
+    Args:
+        given: In the order of the calls, None for a call that had none.
+    """
+    found = list(given)
+    first = next((each for each in found if each), None)
+    return first, TOOLS_DIFFER_STATUS if any(each != first for each in found) else None
 
 
 def _key(message: Mapping[str, Any]) -> bytes:

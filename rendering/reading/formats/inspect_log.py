@@ -10,7 +10,7 @@ from tokscore.rendering.conversations.conversation import AnswerLogprobs, check_
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace, Usage, linear
 from tokscore.rendering.reading.fields.answer_tokens import answer_logprobs
 from tokscore.rendering.reading.fields.attachments import all_attached, attached
-from tokscore.rendering.reading.fields.message_tree import ModelCall, message_tree
+from tokscore.rendering.reading.fields.message_tree import ModelCall, Tools, first_tools, message_tree
 from tokscore.rendering.reading.fields.messages import answer_message, openai_tools, tool_call
 from tokscore.rendering.reading.fields.usage import usage_of
 from tokscore.rendering.reading.fields.values import get, metadata_text, need, object_at
@@ -39,10 +39,12 @@ def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
     if not nodes:
         raise ConversationError("is empty; expected a list with at least one message.", path="$.messages")
     output = get(record, "output", dict, "$", "an object") or {}
+    tools, status = first_tools(_tools(record, attachments))
     return Trace(
         nodes,
-        _tools(record, attachments),
+        tools,
         metadata=metadata_text(record, _METADATA, model=output.get("model") or None),
+        status=status,
     )
 
 
@@ -111,11 +113,11 @@ def _message_nodes(record: Mapping[str, Any], attachments: Mapping[str, Any]) ->
     return linear(nodes)
 
 
-def _tools(record: Mapping[str, Any], attachments: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """Those of the first call that has any."""
-    given = ((event.get("tools"), f"{path}.tools") for event, path in _model_events(record))
-    tools, path = next((each for each in given if each[0]), (None, ""))
-    return openai_tools(all_attached(tools, path, attachments), path)
+def _tools(record: Mapping[str, Any], attachments: Mapping[str, Any]) -> Iterator[Tools]:
+    """Those of each call."""
+    for event, path in _model_events(record):
+        place = f"{path}.tools"
+        yield openai_tools(all_attached(event.get("tools"), place, attachments), place)
 
 
 def _usage(output: Mapping[str, Any], path: str) -> Usage | None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import kind_of
 from tokscore.rendering.conversations.trace import Trace, Usage
-from tokscore.rendering.reading.fields.message_tree import ModelCall, message_tree
+from tokscore.rendering.reading.fields.message_tree import ModelCall, Tools, first_tools, message_tree
 from tokscore.rendering.reading.fields.messages import decoded, openai_message, openai_tools
 from tokscore.rendering.reading.fields.usage import usage_of
 from tokscore.rendering.reading.fields.values import get, metadata_text, object_at
 from tokscore.rendering.reading.formats.format import Format, Place
 
-_GENERATION = "GENERATION"
+_GENERATION, _ASSISTANT = "GENERATION", "assistant"
 _MESSAGES = "messages, or an object that holds them"
 _METADATA = ("traceId", "trace_id", "sessionId", "name", "model", "metadata", "scores", "level")
 _ANSWER_KEYS = ("content", "tool_calls", "reasoning_content", "function_call")
@@ -47,12 +47,9 @@ def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
             "holds no generation with messages; expected at least one.",
             path="$" if observations is None else "$.observations",
         )
-    tools = (_tools(each, path) for each, path in given)
-    return Trace(
-        message_tree(calls),
-        next((each for each in tools if each), None),
-        metadata=metadata_text(record, _METADATA),
-    )
+    # A call without tools may be one of which they were not recorded.
+    tools, status = first_tools(each for each in (_tools(*one) for one in given) if each)
+    return Trace(message_tree(calls), tools, metadata=metadata_text(record, _METADATA), status=status)
 
 
 def _calls(generation: Mapping[str, Any], path: str) -> Iterator[ModelCall]:
@@ -73,7 +70,20 @@ def _prompt(value: object, path: str) -> list[dict[str, Any]]:
         value = [value]
     if not isinstance(value, list) or not value:
         raise ConversationError(f"is {kind_of(value)}; expected {_MESSAGES}.", path=path)
-    return [openai_message(each, f"{path}[{i}]") for i, each in enumerate(value)]
+    return [openai_message(each, f"{path}[{i}]") for i, each in enumerate(value[: _n_messages(value)])]
+
+
+def _n_messages(prompt: Sequence[object]) -> int:
+    """How many of them are messages: LangChain's handler puts the tools behind, with a role of their own."""
+    n = len(prompt)
+    while n and _is_tool(prompt[n - 1]):
+        n -= 1
+    return n
+
+
+def _is_tool(value: object) -> bool:
+    content = value.get("content") if isinstance(value, dict) and value.get("role") == "tool" else None
+    return isinstance(content, dict) and isinstance(content.get("function"), dict)
 
 
 def _answers(value: object, path: str) -> list[list[dict[str, Any]]]:
@@ -88,16 +98,23 @@ def _answers(value: object, path: str) -> list[list[dict[str, Any]]]:
         ]
     if isinstance(value, dict) and isinstance(value.get("messages"), list):
         value, path = value["messages"], f"{path}.messages"
+    if isinstance(value, list) and len(value) > 1 and all(map(_is_answer, value)):  # choices
+        return [[_answer(each, f"{path}[{i}]")] for i, each in enumerate(value)]
     if isinstance(value, list):
         return [[_answer(each, f"{path}[{i}]") for i, each in enumerate(value)]]
     return [[_answer(value, path)]]
 
 
+def _is_answer(value: object) -> bool:
+    return isinstance(value, dict) and "role" in value and value["role"] in (None, _ASSISTANT)
+
+
 def _answer(value: object, path: str) -> dict[str, Any]:
     if isinstance(value, str):
-        return {"role": "assistant", "content": value}
+        return {"role": _ASSISTANT, "content": value}
     if isinstance(value, dict) and any(key in value for key in _ANSWER_KEYS):
-        return openai_message({"role": "assistant", "content": None} | value, path)
+        given = {key: each for key, each in value.items() if key != "role" or each is not None}
+        return openai_message({"role": _ASSISTANT, "content": None} | given, path)
     raise ConversationError(f"is {kind_of(value)}; expected text or a message.", path=path)
 
 
@@ -111,9 +128,14 @@ def _decoded_text(value: object, path: str) -> object:
     return value
 
 
-def _tools(generation: Mapping[str, Any], path: str) -> list[dict[str, Any]] | None:
-    given = _decoded_text(generation.get("input"), f"{path}.input")
-    return openai_tools(given.get("tools"), f"{path}.input.tools") if isinstance(given, dict) else None
+def _tools(generation: Mapping[str, Any], path: str) -> Tools:
+    path, given = f"{path}.input", _decoded_text(generation.get("input"), f"{path}.input")
+    if isinstance(given, dict):
+        key = "tools" if given.get("tools") else "functions"
+        return openai_tools(given.get(key), f"{path}.{key}")
+    if isinstance(given, list):
+        return openai_tools([each["content"] for each in given[_n_messages(given) :]], path)
+    return None
 
 
 def _usage(generation: Mapping[str, Any], path: str) -> Usage | None:

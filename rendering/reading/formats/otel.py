@@ -11,7 +11,7 @@ from typing import Any
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import check_message, shown
 from tokscore.rendering.conversations.trace import Trace, Usage
-from tokscore.rendering.reading.fields.message_tree import ModelCall, message_tree
+from tokscore.rendering.reading.fields.message_tree import ModelCall, Tools, first_tools, message_tree
 from tokscore.rendering.reading.fields.messages import answer_message, decoded, openai_tools, tool_call
 from tokscore.rendering.reading.fields.usage import usage_of
 from tokscore.rendering.reading.fields.values import get, metadata_text, need, object_at
@@ -49,12 +49,11 @@ def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
     spans = [(span, _attributes(span, path), path) for span, path in _spans(record)]
     spans.sort(key=lambda each: str(each[0].get("startTimeUnixNano", each[0].get("start_time", ""))))
     calls: list[ModelCall] = []
-    tools: list[dict[str, Any]] | None = None
+    tools: list[Tools] = []
     found: dict[str, object] = {}
     for span, attributes, path in spans:
         calls += _calls(attributes, f"{path}.attributes")
-        place = f"{path}.attributes.{_TOOLS}"
-        tools = tools or openai_tools(attributes.get(_TOOLS), place)
+        tools += filter(None, [openai_tools(attributes.get(_TOOLS), f"{path}.attributes.{_TOOLS}")])
         for name, keys in _METADATA.items():
             found[name] = found.get(name) or next(filter(None, map(attributes.get, keys)), None)
         found["trace_id"] = found.get("trace_id") or span.get("traceId")
@@ -64,7 +63,8 @@ def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
             "only where the application says so.",
             path="$.resourceSpans" if "resourceSpans" in record else "$.attributes",
         )
-    return Trace(message_tree(calls), tools, metadata=metadata_text(record, (), **found))
+    common, status = first_tools(tools)
+    return Trace(message_tree(calls), common, metadata=metadata_text(record, (), **found), status=status)
 
 
 def _spans(record: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:

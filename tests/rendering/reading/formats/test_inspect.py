@@ -73,3 +73,13 @@ def test_an_attachment_that_is_not_there_is_an_error_with_its_place(lacking: str
     with pytest.raises(ConversationError, match="which attachments lacks") as caught:
         parse({key: text for key, text in ATTACHMENTS.items() if key != lacking})
     assert caught.value.path == path
+
+
+@pytest.mark.parametrize(("tools", "status"), [(0, "tools_differ"), (1, None)])
+def test_calls_with_other_tools_are_told_by_the_status(tools: int, status: str | None) -> None:
+    given = record(ATTACHMENTS)
+    given["events"].append({**given["events"][0], "tools": given["events"][0]["tools"] * tools})
+    trace = load_format("inspect").parse(given, Place(Path("log.json"), 1))
+    assert isinstance(trace, Trace)
+    assert trace.status == status
+    assert trace.tools is not None
