@@ -12,6 +12,7 @@ from tokscore.rendering.reading.fields.answer_tokens import answer_logprobs
 from tokscore.rendering.reading.fields.messages import answer_message, joined_text, openai_tools, tool_call
 from tokscore.rendering.reading.fields.usage import usage_of
 from tokscore.rendering.reading.fields.values import get, metadata_text, need, object_at
+from tokscore.rendering.reading.formats.anthropic import REDACTED_STATUS
 from tokscore.rendering.reading.formats.format import Format, Place
 
 _ASSISTANT = "assistant"
@@ -20,6 +21,7 @@ _TYPES = (_MESSAGE, _CALL, _OUTPUT, _REASONING)  # no set, which values of recor
 _TEXT_PARTS = ("output_text", "input_text", "text", "refusal")
 # Rollouts of NeMo Gym keep the request there, and the answer in `response`.
 _GYM = "responses_create_params"
+_KEPT = ("previous_response_id", "conversation")
 _METADATA = ("model", "metadata", "status", "reward", "score")
 
 
@@ -56,9 +58,13 @@ def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
     if _GYM in record:
         request = _Side(need(record, _GYM, dict, "$", "a request"), f"$.{_GYM}")
         answer = _Side(get(record, "response", dict, "$", "an answer") or {}, "$.response")
+    _check_whole(request)
     prompt, said = _prompt(request), _answer(answer)
     if not prompt and not said:
         raise ConversationError("and output are empty; expected text or items.", path=f"{request.path}.input")
+    if request.fields.get("input") is None:
+        reason = "is missing; expected the input of the request beside its output."
+        raise ConversationError(reason, path=f"{request.path}.input")
     n_answers = sum(message["role"] == _ASSISTANT for message in said)
     usage = _usage(answer) if n_answers == 1 else None
     logprobs = _logprobs(answer) if n_answers == 1 else None
@@ -71,7 +77,23 @@ def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
         linear(nodes),
         openai_tools(_function_tools(request), f"{request.path}.tools"),
         metadata=metadata_text(record, _METADATA),
+        status=REDACTED_STATUS if _is_redacted(request) or _is_redacted(answer) else None,
     )
+
+
+def _check_whole(request: _Side) -> None:
+    """Refuse a request of which the server kept a part."""
+    for key in _KEPT:
+        if request.fields.get(key) is not None:
+            reason = "stands for messages that the record lacks; expected all that the model saw in input."
+            raise ConversationError(reason, path=f"{request.path}.{key}")
+
+
+def _is_redacted(side: _Side) -> bool:
+    """Whether some reasoning has no text, such as where it is encrypted."""
+    lists = (side.fields.get(key) for key in ("input", "output"))
+    items = (item for each in lists if isinstance(each, list) for item in each)
+    return any(item.get("type") == _REASONING and not _thought(item, side.path) for item in items)
 
 
 def _prompt(request: _Side) -> list[dict[str, Any]]:
