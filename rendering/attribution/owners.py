@@ -228,7 +228,7 @@ def _collect_texts(value: object, path: tuple[str | int, ...], found: dict[Origi
 
 def _is_said(path: tuple[str | int, ...]) -> bool:
     """Whether a text in a content is what a message says: all of it, or of a part, but its type and id."""
-    return len(path) == 3 or path[-1] == "text" or (path[4] in _PART_TEXTS and path[-1] not in _PART_SCAFFOLD)
+    return len(path) < 5 or path[-1] == "text" or (path[4] in _PART_TEXTS and path[-1] not in _PART_SCAFFOLD)
 
 
 def _covered(spans: Sequence[tuple[int, int]]) -> int:

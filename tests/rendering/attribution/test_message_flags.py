@@ -55,6 +55,7 @@ PARTS = (
     ("part", "n_dropped"),
     [
         ({"type": "text", "text": "four"}, 0),
+        ("four", 4),
         ({"type": "thinking", "thinking": "four", "signature": "EqQ"}, 4),
         ({"type": "thinking", "thinking": [{"type": "text", "text": "four"}]}, 4),
         ({"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"p": "one", "q": ["two"]}}, 7),
@@ -63,6 +64,6 @@ PARTS = (
         ({"type": "refusal", "refusal": "four"}, 4),
     ],
 )
-def test_what_parts_say_and_a_template_leaves_out_is_counted(part: dict[str, Any], n_dropped: int) -> None:
+def test_what_parts_say_and_a_template_leaves_out_is_counted(part: object, n_dropped: int) -> None:
     messages = [{"role": "user", "content": [part, {"type": "text", "text": "more"}]}]
     assert dropped_characters(messages, render_template(PARTS, messages).runs) == [n_dropped]
