@@ -299,7 +299,8 @@ _CONVERSATIONS = (
         "ok, or what was done to it, with commas: truncated_left, truncated_right, rendered_text, "
         "empty_tools_left_out, "
         "unaligned, media, untracked_text, recorded_ids_unused, recorded_logprobs_unused, "
-        "recorded_is_content_unused, tail_left_out, system_not_recorded, redacted_reasoning, tools_differ.",
+        "recorded_is_content_unused, tail_left_out, system_not_recorded, redacted_reasoning, tools_differ, "
+        "subagents_left_out.",
     ),
     Column("metadata", pa.string(), "The record's metadata as JSON; null without.", nullable=True),
 )

@@ -24,6 +24,7 @@ from tokscore.rendering.reading.fields.values import (
 from tokscore.rendering.reading.formats.format import Format, Place
 from tokscore.rendering.reading.formats.openai_batch import IDS_UNUSED_STATUS
 
+SUBAGENTS_STATUS = "subagents_left_out"
 _ROLES: Mapping[str, str] = {"system": "system", "user": "user", "agent": "assistant"}
 _IDS = "a list of token ids"
 _ID_KEYS = ("prompt_token_ids", "completion_token_ids")
@@ -76,13 +77,16 @@ def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
     with_ids = [metrics for metrics in sampled if all(metrics.get(key) for key in _ID_KEYS)]
     has_ids = bool(with_ids) and len(with_ids) == len(sampled)
     has_unused = not has_ids and any(metrics.get(key) for metrics in sampled for key in _ID_KEYS)
+    statuses = [IDS_UNUSED_STATUS] if has_unused else []
+    if get(record, "subagent_trajectories", list, "$", "a list of trajectories"):
+        statuses.append(SUBAGENTS_STATUS)
     return Trace(
         _id_nodes(steps) if has_ids else _nodes(steps),
         openai_tools(agent.get("tool_definitions"), "$.agent.tool_definitions"),
         metadata=metadata_text(
             record, _METADATA, agent={k: v for k, v in agent.items() if k != "tool_definitions"}
         ),
-        status=IDS_UNUSED_STATUS if has_unused else None,
+        status=",".join(statuses) or None,
     )
 
 
@@ -101,8 +105,10 @@ def _step(step: Mapping[str, Any], path: str) -> _Step:
     message = answer_message(text, get(step, "reasoning_content", str, path, "text"), calls)
     check_message(message, path)
     metrics = get(step, "metrics", dict, path, "an object") or {}
-    is_copy = step.get("is_copied_context") is True
-    return _Step([message, *_results(step, path)], None if is_copy else metrics, f"{path}.metrics")
+    no_model = (
+        step.get("is_copied_context") is True or get(step, "llm_call_count", int, path, "a number") == 0
+    )
+    return _Step([message, *_results(step, path)], None if no_model else metrics, f"{path}.metrics")
 
 
 def _call(call: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -189,8 +195,9 @@ FORMAT = Format(
     name="atif",
     fields="steps[source, message, reasoning_content, tool_calls[tool_call_id, function_name, arguments], "
     "observation.results[source_call_id, content], metrics[prompt_token_ids, completion_token_ids, logprobs, "
-    "prompt_tokens, completion_tokens], is_copied_context], agent.tool_definitions, session_id, "
-    "final_metrics. Ids are read where every step of the agent has those of its prompt and its completion",
+    "prompt_tokens, completion_tokens], is_copied_context, llm_call_count], agent.tool_definitions, "
+    "session_id, final_metrics. Ids are read where every step of the agent has those of its prompt and "
+    "its completion",
     has_logprobs=True,
     has_branches=True,
     example='{"schema_version": "ATIF-v1.4", "session_id": "a", "agent": {"name": "m", "version": "1"}, '
