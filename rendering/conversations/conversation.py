@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from tokscore.dataset.errors import ConversationError, foreign, or_skip
+from tokscore.dataset.errors import ConversationError, or_skip
 from tokscore.rendering.conversations.depth import MAX_DEPTH, check_depth
+from tokscore.rendering.conversations.media import check_no_media
 from tokscore.rendering.conversations.record_line import record_line
+from tokscore.rendering.conversations.values import kind_of, shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -188,6 +190,7 @@ def read_conversation(record: Mapping[str, Any]) -> Conversation:  # Any: JSON v
     Raises:
         ConversationError: With the JSON path, what was found and what was expected.
     """
+    check_no_media(record)
     metadata = record.get("metadata")
     return Conversation(
         messages=_messages(record),
@@ -324,18 +327,6 @@ def check_objects(value: object, path: str) -> list[dict[str, Any]] | None:
         if not isinstance(item, dict):
             raise ConversationError(f"is {kind_of(item)}; expected an object.", path=f"{path}[{i}]")
     return value
-
-
-def kind_of(value: object) -> str:
-    """The kind of a JSON value in words."""
-    names = {dict: "an object", list: "a list", str: "a string", bool: "a truth value", type(None): "null"}
-    return names.get(type(value), "a number")
-
-
-def shown(value: object) -> str:
-    """A JSON value as text, shortened."""
-    text = foreign(msgspec.json.encode(value).decode())
-    return text if len(text) <= 40 else f"{text[:37]}…"
 
 
 def tool_names(messages: Sequence[Mapping[str, Any]]) -> list[str | None]:

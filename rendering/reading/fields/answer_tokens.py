@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokscore.dataset.errors import ConversationError
-from tokscore.rendering.conversations.conversation import AnswerLogprobs, kind_of, shown
+from tokscore.rendering.conversations.conversation import AnswerLogprobs
+from tokscore.rendering.conversations.values import kind_of, shown
 from tokscore.rendering.reading.fields.values import get, logprob_array, need, object_at
 
 _LARGEST_BYTE = 255

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokscore.dataset.errors import ConversationError
-from tokscore.rendering.conversations.conversation import shown
+from tokscore.rendering.conversations.values import shown
 
 _ATTACHMENT = "attachment://"
 

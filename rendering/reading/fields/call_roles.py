@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from tokscore.dataset.errors import ConversationError
-from tokscore.rendering.conversations.conversation import check_message, kind_of
+from tokscore.rendering.conversations.conversation import check_message
+from tokscore.rendering.conversations.values import kind_of
 from tokscore.rendering.reading.fields.messages import tool_call
 
 _CALL, _RESULT = "tool_call", "tool_response"

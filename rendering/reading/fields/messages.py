@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from tokscore.dataset.errors import ConversationError
-from tokscore.rendering.conversations.conversation import check_message, check_objects, kind_of
+from tokscore.rendering.conversations.conversation import check_message, check_objects
+from tokscore.rendering.conversations.values import kind_of
 from tokscore.rendering.reading.fields.values import get, need, object_at
 
 

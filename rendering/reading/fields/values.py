@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from tokscore.dataset.errors import ConversationError, counted
-from tokscore.rendering.conversations.conversation import kind_of, shown
+from tokscore.rendering.conversations.values import kind_of, shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

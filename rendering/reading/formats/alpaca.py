@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokscore.dataset.errors import ConversationError
-from tokscore.rendering.conversations.conversation import Conversation, kind_of
-from tokscore.rendering.reading.fields.media import check_no_media
+from tokscore.rendering.conversations.conversation import Conversation
+from tokscore.rendering.conversations.media import check_no_media
+from tokscore.rendering.conversations.values import kind_of
 from tokscore.rendering.reading.fields.messages import tools_or_text
 from tokscore.rendering.reading.fields.values import get, metadata_text, need
 from tokscore.rendering.reading.formats.format import Format, Place

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tokscore.dataset.errors import ConversationError
-from tokscore.rendering.conversations.conversation import check_messages, kind_of, shown
+from tokscore.rendering.conversations.conversation import check_messages
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace, Usage, linear
+from tokscore.rendering.conversations.values import kind_of, shown
 from tokscore.rendering.reading.fields.messages import answer_message, joined_text, openai_tools, tool_call
 from tokscore.rendering.reading.fields.usage import usage_of
 from tokscore.rendering.reading.fields.values import get, metadata_text, need, object_at

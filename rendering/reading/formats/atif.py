@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tokscore.dataset.errors import ConversationError, counted
-from tokscore.rendering.conversations.conversation import check_message, shown
+from tokscore.rendering.conversations.conversation import check_message
 from tokscore.rendering.conversations.trace import NO_PARENT, IdPlace, Node, NodeTokens, Trace, linear
+from tokscore.rendering.conversations.values import shown
 from tokscore.rendering.reading.fields.id_tree import IdTree
 from tokscore.rendering.reading.fields.messages import answer_message, joined_text, openai_tools, tool_call
 from tokscore.rendering.reading.fields.usage import usage_of

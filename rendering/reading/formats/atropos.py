@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokscore.dataset.errors import ConversationError, counted
-from tokscore.rendering.conversations.conversation import check_messages, kind_of, shown
+from tokscore.rendering.conversations.conversation import check_messages
 from tokscore.rendering.conversations.trace import IdPlace, Node, NodeTokens, Trace
+from tokscore.rendering.conversations.values import kind_of, shown
 from tokscore.rendering.reading.fields.mask_nodes import mask_nodes, shifted
 from tokscore.rendering.reading.fields.values import get, id_array, logprob_array, metadata_text, need
 from tokscore.rendering.reading.formats.format import Format, Place

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tokscore.dataset.errors import ConversationError
-from tokscore.rendering.conversations.conversation import AnswerLogprobs, check_message, shown
+from tokscore.rendering.conversations.conversation import AnswerLogprobs, check_message
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace, Usage, linear
+from tokscore.rendering.conversations.values import shown
 from tokscore.rendering.reading.fields.answer_tokens import answer_logprobs
 from tokscore.rendering.reading.fields.attachments import all_attached, attached
 from tokscore.rendering.reading.fields.message_tree import ModelCall, Tools, first_tools, message_tree

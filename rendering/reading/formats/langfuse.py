@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tokscore.dataset.errors import ConversationError
-from tokscore.rendering.conversations.conversation import kind_of
 from tokscore.rendering.conversations.trace import Trace, Usage
+from tokscore.rendering.conversations.values import kind_of
 from tokscore.rendering.reading.fields.message_tree import ModelCall, Tools, first_tools, message_tree
 from tokscore.rendering.reading.fields.messages import decoded, openai_message, openai_tools
 from tokscore.rendering.reading.fields.usage import usage_of

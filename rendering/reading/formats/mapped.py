@@ -13,8 +13,9 @@ import msgspec
 
 from tokscore.dataset.errors import ConversationError, UsageError
 from tokscore.dataset.files import location
-from tokscore.rendering.conversations.conversation import Conversation, kind_of, shown
+from tokscore.rendering.conversations.conversation import Conversation
 from tokscore.rendering.conversations.trace import Trace
+from tokscore.rendering.conversations.values import kind_of, shown
 from tokscore.rendering.documents.document import Document
 from tokscore.rendering.reading.fields.json_path import NO_VALUE, joined, parse_path, root_key, value_at
 from tokscore.rendering.reading.fields.messages import decoded, openai_message, openai_tools

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokscore.dataset.errors import ConversationError, counted
-from tokscore.rendering.conversations.conversation import kind_of
 from tokscore.rendering.conversations.trace import IdPlace, NodeTokens, Trace
+from tokscore.rendering.conversations.values import kind_of
 from tokscore.rendering.reading.fields.mask_nodes import mask_nodes
 from tokscore.rendering.reading.fields.values import flag_array, id_array, logprob_array, metadata_text
 from tokscore.rendering.reading.formats.format import Format, Place

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokscore.dataset.errors import ConversationError
-from tokscore.rendering.conversations.conversation import Conversation, kind_of, read_conversation
+from tokscore.rendering.conversations.conversation import Conversation, read_conversation
+from tokscore.rendering.conversations.values import kind_of
 from tokscore.rendering.reading.fields.call_roles import has_call_roles, without_call_roles
-from tokscore.rendering.reading.fields.media import check_no_media
 from tokscore.rendering.reading.fields.messages import decoded, openai_tools, tools_or_text
 from tokscore.rendering.reading.formats.format import ID_KEYS, Format, Place
 
@@ -22,7 +22,6 @@ def _matches(record: Mapping[str, Any]) -> bool:  # Any: JSON values
 
 
 def _parse(record: Mapping[str, Any], _place: Place) -> Conversation:  # Any: JSON values
-    check_no_media(record)
     # Tables have no room for objects of any shape.
     if isinstance(record.get("tools"), str):
         record = {**record, "tools": tools_or_text(record["tools"], "$.tools")}

@@ -15,9 +15,9 @@ from tokscore.rendering.conversations.conversation import (
     check_messages,
     check_objects,
     check_template_kwargs,
-    shown,
 )
 from tokscore.rendering.conversations.trace import NO_PARENT, IdPlace, Node, NodeTokens, Trace, Usage
+from tokscore.rendering.conversations.values import shown
 from tokscore.rendering.reading.fields.answer_tokens import answer_logprobs, listed_ids, logprob_of
 from tokscore.rendering.reading.fields.usage import usage_of
 from tokscore.rendering.reading.fields.values import (

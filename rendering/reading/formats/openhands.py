@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokscore.dataset.errors import ConversationError
-from tokscore.rendering.conversations.conversation import Conversation, check_messages, shown
+from tokscore.rendering.conversations.conversation import Conversation, check_messages
+from tokscore.rendering.conversations.values import shown
 from tokscore.rendering.reading.fields.messages import decoded, openai_message, tools_or_text
 from tokscore.rendering.reading.fields.values import metadata_text, need, object_at
 from tokscore.rendering.reading.formats.format import Format, Place

@@ -9,8 +9,9 @@ from contextlib import suppress
 from typing import Any
 
 from tokscore.dataset.errors import ConversationError
-from tokscore.rendering.conversations.conversation import check_message, shown
+from tokscore.rendering.conversations.conversation import check_message
 from tokscore.rendering.conversations.trace import Trace, Usage
+from tokscore.rendering.conversations.values import shown
 from tokscore.rendering.reading.fields.message_tree import ModelCall, Tools, first_tools, message_tree
 from tokscore.rendering.reading.fields.messages import answer_message, decoded, openai_tools, tool_call
 from tokscore.rendering.reading.fields.usage import usage_of

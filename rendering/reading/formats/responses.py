@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tokscore.dataset.errors import ConversationError
-from tokscore.rendering.conversations.conversation import AnswerLogprobs, check_message, shown
+from tokscore.rendering.conversations.conversation import AnswerLogprobs, check_message
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace, Usage, linear
+from tokscore.rendering.conversations.values import shown
 from tokscore.rendering.reading.fields.answer_tokens import answer_logprobs
 from tokscore.rendering.reading.fields.messages import answer_message, joined_text, openai_tools, tool_call
 from tokscore.rendering.reading.fields.usage import usage_of

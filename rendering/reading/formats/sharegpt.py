@@ -6,14 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokscore.dataset.errors import ConversationError
-from tokscore.rendering.conversations.conversation import (
-    Conversation,
-    check_message,
-    kind_of,
-    shown,
-)
+from tokscore.rendering.conversations.conversation import Conversation, check_message
+from tokscore.rendering.conversations.media import check_no_media
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace, linear
-from tokscore.rendering.reading.fields.media import check_no_media
+from tokscore.rendering.conversations.values import kind_of, shown
 from tokscore.rendering.reading.fields.messages import decoded, tool_call, tools_or_text
 from tokscore.rendering.reading.fields.values import get, metadata_text, need, object_at
 from tokscore.rendering.reading.formats.format import Format, Place

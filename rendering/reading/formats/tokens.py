@@ -11,8 +11,9 @@ import numpy as np
 
 from tokscore.dataset.errors import ConversationError, counted
 from tokscore.dataset.tokens import NO_MESSAGE
-from tokscore.rendering.conversations.conversation import check_messages, check_objects, shown
+from tokscore.rendering.conversations.conversation import check_messages, check_objects
 from tokscore.rendering.conversations.trace import IdPlace, Node, NodeTokens, Trace
+from tokscore.rendering.conversations.values import shown
 from tokscore.rendering.reading.fields.mask_nodes import mask_nodes, shifted
 from tokscore.rendering.reading.fields.values import flag_array, get, id_array, logprob_array, need, object_at
 from tokscore.rendering.reading.formats.format import Format, Place

@@ -6,14 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokscore.dataset.errors import ConversationError
-from tokscore.rendering.conversations.conversation import (
-    check_message,
-    check_messages,
-    check_template_kwargs,
-    kind_of,
-)
+from tokscore.rendering.conversations.conversation import check_message, check_messages, check_template_kwargs
+from tokscore.rendering.conversations.media import check_no_media
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace
-from tokscore.rendering.reading.fields.media import check_no_media
+from tokscore.rendering.conversations.values import kind_of
 from tokscore.rendering.reading.fields.messages import tools_or_text
 from tokscore.rendering.reading.fields.values import metadata_text
 from tokscore.rendering.reading.formats.format import Format, Place

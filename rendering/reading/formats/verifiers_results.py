@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokscore.dataset.errors import ConversationError, counted
-from tokscore.rendering.conversations.conversation import check_objects, kind_of
+from tokscore.rendering.conversations.conversation import check_objects
 from tokscore.rendering.conversations.trace import NO_PARENT, IdPlace, Node, NodeTokens, Trace, linear
+from tokscore.rendering.conversations.values import kind_of
 from tokscore.rendering.reading.fields.id_tree import IdTree
 from tokscore.rendering.reading.fields.mask_nodes import Share, share_messages, shifted, unshared
 from tokscore.rendering.reading.fields.message_tree import ModelCall, message_tree

@@ -25,6 +25,11 @@ from tokscore.rendering.conversations.conversation import parse_conversation, to
             "$.messages[0].content[1].type",
             'is "image_url"; tokscore renders text only',
         ),
+        (
+            {"messages": [{"role": "user", "content": "See <image>."}], "images": ["a.png"]},
+            "$.images",
+            "is a list; tokscore renders text only",
+        ),
         ({"messages": [{"role": "user"}], "tools": {}}, "$.tools", "is an object; expected a list"),
         ({"messages": [{"role": "a", "tool_calls": ["x"]}]}, "$.messages[0].tool_calls[0]", "is a string"),
         (

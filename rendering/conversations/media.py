@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tokscore.dataset.errors import ConversationError, or_skip
-from tokscore.rendering.conversations.conversation import kind_of
+from tokscore.rendering.conversations.values import kind_of
 
 _KINDS = ("image", "video", "audio")
 _FILE_KEYS = ("bytes", "path", "url", "array")
