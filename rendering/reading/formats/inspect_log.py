@@ -15,6 +15,7 @@ from tokscore.rendering.reading.fields.message_tree import ModelCall, Tools, fir
 from tokscore.rendering.reading.fields.messages import answer_message, openai_tools, tool_call
 from tokscore.rendering.reading.fields.usage import usage_of
 from tokscore.rendering.reading.fields.values import get, metadata_text, need, object_at
+from tokscore.rendering.reading.formats.anthropic import REDACTED_STATUS
 from tokscore.rendering.reading.formats.format import Format, Place
 
 _ROLES = ("system", "user", "assistant", "tool")
@@ -40,13 +41,22 @@ def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
     if not nodes:
         raise ConversationError("is empty; expected a list with at least one message.", path="$.messages")
     output = get(record, "output", dict, "$", "an object") or {}
-    tools, status = first_tools(_tools(record, attachments))
+    tools, tools_status = first_tools(_tools(record, attachments))
+    statuses = (tools_status, REDACTED_STATUS if _is_redacted(record) else None)
     return Trace(
         nodes,
         tools,
         metadata=metadata_text(record, _METADATA, model=output.get("model") or None),
-        status=status,
+        status=",".join(filter(None, statuses)) or None,
     )
+
+
+def _is_redacted(record: Mapping[str, Any]) -> bool:
+    """Whether some reasoning is encrypted, so that its text is not there."""
+    messages = (each for each in record.get("messages") or () if isinstance(each, dict))
+    contents = (content for each in messages if isinstance(content := each.get("content"), list))
+    parts = (part for content in contents for part in content if isinstance(part, dict))
+    return any(part.get("type") == "reasoning" and part.get("redacted") is True for part in parts)
 
 
 def _model_events(record: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:

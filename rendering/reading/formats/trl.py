@@ -1,4 +1,4 @@
-"""`trl`: prompts, completions and preferences, as TRL's trainers take and log them."""
+"""`trl`: prompts, completions and preferences, as TRL's trainers take and log them, and ms-swift's."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tokscore.rendering.conversations.media import check_no_media
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace
 from tokscore.rendering.conversations.values import kind_of
 from tokscore.rendering.reading.fields.messages import tools_or_text
+from tokscore.rendering.reading.fields.rejected import as_choices, has_rejected
 from tokscore.rendering.reading.fields.values import metadata_text
 from tokscore.rendering.reading.formats.format import Format, Place
 
@@ -25,7 +26,7 @@ _Messages = Sequence[Mapping[str, Any]]
 
 
 def _matches(record: Mapping[str, Any]) -> bool:
-    if all(_is_given(record, key) for key in _CHOICES) or _are_single(record):
+    if all(_is_given(record, key) for key in _CHOICES) or _are_single(record) or has_rejected(record):
         return True
     if not _is_given(record, "prompt"):
         return False
@@ -43,6 +44,8 @@ def _are_single(record: Mapping[str, Any]) -> bool:
 
 def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
     check_no_media(record)
+    if has_rejected(record):
+        record = as_choices(record)
     prompt = _messages(record, "prompt", "user")
     if prompt is None and _are_single(record):
         prompt = _messages(record, "messages", "user")
@@ -131,7 +134,8 @@ FORMAT = Format(
     "a completion), tools, chat_template_kwargs; "
     "all numbers, flags and texts "
     "beside them, such as label, score and margin, are metadata. Without a prompt, chosen and rejected share "
-    "their first equal messages; where each is one message, messages are the prompt",
+    "their first equal messages; where each is one message, messages are the prompt. Of ms-swift "
+    "messages, and rejected_response in the place of what follows their last user, or rejected_messages",
     has_logprobs=False,
     has_branches=True,
     example='{"prompt": [{"role": "user", "content": "Hi"}], "chosen": [{"role": "assistant", "content": '

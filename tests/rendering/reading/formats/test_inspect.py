@@ -83,3 +83,18 @@ def test_calls_with_other_tools_are_told_by_the_status(tools: int, status: str |
     assert isinstance(trace, Trace)
     assert trace.status == status
     assert trace.tools is not None
+
+
+@pytest.mark.parametrize(("is_redacted", "status"), [(True, "redacted_reasoning"), (False, None)])
+def test_encrypted_reasoning_is_told_by_the_status(is_redacted: bool, status: str | None) -> None:
+    thought = {"type": "reasoning", "reasoning": "gAAAA", "redacted": is_redacted}
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": [thought, {"type": "text", "text": "Hello!"}]},
+    ]
+    sample = {"epoch": 1, "input": "Hi", "target": "", "messages": messages}
+    found = load_format("inspect").parse(sample, Place(Path("log.json"), 1))
+    assert isinstance(found, Trace)
+    assert found.status == status
+    answer = found.nodes[1].messages[0]
+    assert answer.get("reasoning_content") == (None if is_redacted else "gAAAA")

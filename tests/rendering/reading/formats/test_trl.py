@@ -78,6 +78,55 @@ def test_trl_takes_messages_for_the_prompt_of_choices_that_are_one_message_each(
     assert failure(TRL, answers).startswith("$.chosen is one message, of which the prompt cannot be told")
 
 
+ASKED = [
+    {"role": "user", "content": "Hi"},
+    {"role": "assistant", "content": "Hello!"},
+    {"role": "user", "content": "2 + 2?"},
+]
+ANSWER = {"role": "assistant", "content": "4"}
+LOOKED_UP = [
+    {"role": "tool_call", "content": {"name": "add", "arguments": {"a": 2, "b": 2}}},
+    {"role": "tool_response", "content": "4"},
+    ANSWER,
+]
+
+
+@pytest.mark.parametrize(
+    ("record", "rejected"),
+    [
+        ({"messages": [*ASKED, ANSWER], "rejected_response": "5"}, [("assistant", "5")]),
+        (
+            {"messages": [*ASKED, ANSWER], "rejected_response": LOOKED_UP},
+            [("assistant", ""), ("tool", "4"), ("assistant", "4")],
+        ),
+        (
+            {
+                "messages": [*ASKED, ANSWER],
+                "rejected_messages": [*ASKED, {"role": "assistant", "content": "5"}],
+                "rejected_response": None,
+            },
+            [("assistant", "5")],
+        ),
+    ],
+)
+def test_trl_takes_what_ms_swift_rejects_of_a_conversation_for_a_branch(
+    record: dict[str, Any], rejected: list[tuple[str, str]]
+) -> None:
+    assert detect_format(record) is TRL
+    found = trace(TRL, record)
+    prompt = [(message["role"], message["content"]) for message in ASKED]
+    assert said(found) == [[*prompt, ("assistant", "4")], [*prompt, *rejected]]
+    # Earlier answers are the prompt's; calls and results of a branch are its own.
+    assert [node.is_sampled for node in found.nodes[:4]] == [False, False, False, True]
+    assert metadata(found) == {"branches": ["chosen", "rejected"]}
+
+
+def test_trl_what_is_chosen_of_ms_swift_may_call_tools() -> None:
+    found = trace(TRL, {"messages": [*ASKED, *LOOKED_UP], "rejected_response": "5"})
+    assert [len(branch) for branch in said(found)] == [6, 4]
+    assert said(found)[1][-1] == ("assistant", "5")
+
+
 def test_trl_prompt_alone_is_one_branch() -> None:
     found = trace(TRL, records("trl.jsonl")[5])
     assert said(found) == [[("user", "Count to three.")]]
@@ -102,6 +151,18 @@ def test_trl_prompt_alone_is_one_branch() -> None:
         (
             {"prompt": "Hi", "chosen": "yes"},
             "$.rejected is missing; expected text or a list of messages, as there is chosen.",
+        ),
+        (
+            {"messages": ASKED, "rejected_response": "5"},
+            "$.messages end with a user; expected the answer that is chosen behind it, since one is rejected.",
+        ),
+        (
+            {"messages": [*ASKED, ANSWER], "rejected_response": 5},
+            "$.rejected_response is a number; expected text or a list of messages.",
+        ),
+        (
+            {"messages": [*ASKED, ANSWER], "rejected_messages": [{"content": "5"}]},
+            "$.rejected_messages[0].role is missing; expected system, user, assistant or tool.",
         ),
         (
             {"completion": "yes"},
