@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+FLAG = b"\x01"
 UNCONFIRMED = "the template's own renderings do not confirm where its sampled tokens begin and end"
 
 
@@ -34,16 +36,19 @@ class Answer(NamedTuple):
 
 
 class View(NamedTuple):
-    """One rendered conversation, as the rule sees it: the tokens that stand for text."""
+    """One rendered conversation, as the rule sees it: the tokens that stand for text.
+
+    Single places are looked up and looked for, for which arrays of numpy take ten times as long.
+    """
 
     text: str
     token_ids: NDArray[np.int32]
-    starts: NDArray[np.int64]
-    stops: NDArray[np.int64]
-    has_input: NDArray[np.bool_]
-    is_control: NDArray[np.bool_]
-    is_eos: NDArray[np.bool_]
-    is_template_eos: NDArray[np.bool_]  # an eos that no message typed
+    starts: memoryview[int]
+    stops: memoryview[int]
+    has_input: bytes
+    is_control: bytes
+    is_eos: bytes
+    is_template_eos: bytes  # an eos that no message typed
     has_generation_prompt: bool
     is_checked: bool  # answers need be confirmed: no tags do it
 
@@ -117,7 +122,7 @@ def _partial(
         for prompt in candidates:
             n = common_prefix(ids, prompt.token_ids)
             if n > n_best:
-                start, stop = max(int(view.starts[opening]), turn.start), int(view.stops[opening + n - 1])
+                start, stop = max(view.starts[opening], turn.start), view.stops[opening + n - 1]
                 if view.text[start:stop].strip():
                     opened = Header(start, stop, is_whole=False)
                     best, n_best = _rest(view, opened, opening, prompt, n, body), n
@@ -138,8 +143,8 @@ def _rest(view: View, header: Header, opening: int, prompt: GenerationPrompt, n:
             first, n = k, common_prefix(view.token_ids[k:body].tolist(), left[at:])
             is_aligned = True
             break
-    stop = int(view.stops[first + n - 1])
-    opened = view.text[header.start if first == opening else int(view.starts[first]) : stop]
+    stop = view.stops[first + n - 1]
+    opened = view.text[header.start if first == opening else view.starts[first] : stop]
     ahead = prompt.text[max(prompt.text.rfind(opened), 0) + len(opened) :]
     n_blank = common_prefix(_blank(ahead), _blank(view.text[stop : stop + len(ahead)]))
     return header._replace(stop=stop + n_blank, is_aligned=is_aligned)
@@ -163,20 +168,16 @@ def _opens_alone(view: View, turn: Turn, before: str) -> bool:
     return not before or not view.text[turn.start : turn.own_start].strip()
 
 
-def first_flagged(flags: NDArray[np.bool_], start: int, stop: int) -> int:
+def first_flagged(flags: bytes, start: int, stop: int) -> int:
     """First flagged position from `start` on, `stop` without one."""
-    if start >= stop:
-        return stop
-    k = start + int(flags[start:stop].argmax())
-    return k if flags[k] else stop
+    at = flags.find(FLAG, start, stop)
+    return stop if at < 0 else at
 
 
-def last_flagged(flags: NDArray[np.bool_], start: int, stop: int) -> int:
+def last_flagged(flags: bytes, start: int, stop: int) -> int:
     """Last flagged position before `stop`, `start - 1` without one."""
-    if start >= stop:
-        return start - 1
-    k = stop - 1 - int(flags[start:stop][::-1].argmax())
-    return k if flags[k] else start - 1
+    at = flags.rfind(FLAG, start, stop)
+    return start - 1 if at < 0 else at
 
 
 def is_confirmed(
@@ -197,8 +198,8 @@ def is_confirmed(
     """
     if answer.start >= answer.stop:
         return True
-    start = int(view.starts[answer.start])
-    stop = int(view.stops[answer.stop - 1])
+    start = view.starts[answer.start]
+    stop = view.stops[answer.stop - 1]
     return (
         _begins_behind_prompt(view, turn, answer.start, header, prompts, before)
         and (turn.foreign >= stop or (answer.has_stop and turn.foreign >= view.starts[answer.stop - 1]))
@@ -209,7 +210,7 @@ def is_confirmed(
 
 def _ends_with_turn(view: View, turn: Turn, answer: Answer) -> bool:
     """Whether no whole token of the turn follows an answer."""
-    return answer.stop >= len(view.stops) or bool(view.stops[answer.stop] > turn.own_stop)
+    return answer.stop >= len(view.stops) or view.stops[answer.stop] > turn.own_stop
 
 
 def _begins_behind_prompt(
@@ -219,12 +220,12 @@ def _begins_behind_prompt(
 
     If the turn opens like a prompt that it does not hold whole, nothing that only names the turn may follow.
     """
-    start = int(view.starts[first])
+    start = view.starts[first]
     if header.goes_on:
         return start == header.stop
     if header.start == header.stop:
         return start >= header.stop and prompts.empty_after(before) is not None
-    earliest = int(view.starts[first - 1]) if first else start
+    earliest = view.starts[first - 1] if first else start
     for end in range(start, earliest, -1):
         if view.text.endswith(prompts.texts, turn.start, end):
             return True
@@ -240,7 +241,7 @@ def _holds_opener(view: View, opener: str, start: int, stop: int) -> bool:
         return False
     at = view.text.find(opener, start, stop)
     while at >= 0:
-        token = int(view.stops.searchsorted(at, "right"))
+        token = bisect_right(view.stops, at)
         goes_on = token > 0 and view.is_control[token - 1] and not view.is_eos[token - 1]
         if not view.has_input[token] and not goes_on:
             return True

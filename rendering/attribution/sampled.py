@@ -7,6 +7,7 @@ where a template has them, decide instead.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from tokscore.dataset.tokens import MessageFlag
 from tokscore.rendering.attribution.headers import (
+    FLAG,
     UNCONFIRMED,
     Answer,
     Header,
@@ -104,12 +106,12 @@ class SampledRule:
         view = View(
             text,
             ids,
-            encoding.starts[printed],
-            encoding.stops[printed],
-            has_input,
-            self._is_special[ids],
-            is_eos,
-            is_eos & ~has_input,
+            encoding.starts[printed].data,
+            encoding.stops[printed].data,
+            has_input.tobytes(),
+            self._is_special[ids].tobytes(),
+            is_eos.tobytes(),
+            (is_eos & ~has_input).tobytes(),
             has_generation_prompt,
             not has_generation_tags(template),
         )
@@ -157,8 +159,8 @@ def _mark_message(
         sampled.unknown[message] = NOT_RENDERED
         return
     starts, stops = view.starts, view.stops
-    low = int(stops.searchsorted(turn.start, "right"))
-    high = int(starts.searchsorted(turn.stop))
+    low = bisect_right(stops, turn.start)
+    high = bisect_left(starts, turn.stop)
     if low >= high:
         sampled.unknown[message] = NOTHING_TOKENIZED
         return
@@ -168,7 +170,7 @@ def _mark_message(
     if header is None:
         sampled.unknown[message] = NO_PROMPT
         return
-    begin = min(int(stops.searchsorted(header.stop, "right")), high)
+    begin = min(bisect_right(stops, header.stop), high)
     end, stop_token, reason = _find_end(view, turn, begin, high)
     if stop_token is None:
         end, turn = _without_separator(view, turn, begin, end, prompts.separators)
@@ -202,15 +204,15 @@ def _going_on(view: View, turn: Turn, before: Answer | None) -> Header | None:
         return None
     if not before.start < before.stop < len(view.starts):
         return None
-    start, last = int(view.starts[before.stop]), int(view.starts[before.stop - 1])
+    start, last = view.starts[before.stop], view.starts[before.stop - 1]
     goes_on = start <= turn.own_start < view.stops[before.stop] and last < turn.own_start
     return Header(start, start, is_whole=True, goes_on=True) if goes_on else None
 
 
 def _find_end(view: View, turn: Turn, begin: int, high: int) -> tuple[int, int | None, str | None]:
     """One past the last sampled token, the stop token if one was printed, and why it cannot be told."""
-    body_stop = max(begin, min(high, int(view.starts.searchsorted(turn.foreign))))
-    own_stop = min(body_stop, int(view.starts.searchsorted(turn.own_stop)))
+    body_stop = max(begin, min(high, bisect_left(view.starts, turn.foreign)))
+    own_stop = min(body_stop, bisect_left(view.starts, turn.own_stop))
     tail = last_flagged(view.has_input, begin, body_stop) + 1
     interrupted = turn.foreign < turn.stop
     stop: int | None = None
@@ -244,10 +246,10 @@ def _without_separator(
         return end, turn
     for separator in separators:
         stop = turn.own_stop - len(separator)
-        first = int(view.starts.searchsorted(stop))
+        first = bisect_left(view.starts, stop)
         if (
             view.text.endswith(separator, turn.own_start, turn.own_stop)
-            and not view.has_input[first:end].any()
+            and FLAG not in view.has_input[first:end]
         ):
             return max(begin, min(end, first)), turn._replace(own_stop=stop)
     return end, turn
@@ -258,5 +260,5 @@ def _continues_behind(view: View, turn: Turn) -> bool:
     if turn.last_input is None:
         return False
     start, stop = turn.last_input
-    k = int(view.starts.searchsorted(stop)) - 1
-    return bool(view.stops[k] > start and view.starts[k] > turn.foreign)
+    k = bisect_left(view.starts, stop) - 1
+    return view.stops[k] > start and view.starts[k] > turn.foreign
