@@ -42,7 +42,7 @@ class NamedConfidence(NamedTuple):
         p_value: Of "the mean is 0"; only of measures of either sign: `log_ratio` and `delta_p`. A divergence
             is above 0 wherever the models differ at all, so that such a test of one says nothing.
         adjusted_p_value: The same, adjusted for all groups of the report (Benjamini-Hochberg).
-        n_conversations: With tokens; those whose tokens have the same values count once.
+        n_conversations: With tokens; copies of tokens that were not sampled count once.
         is_rough: There are too few, below 30, for the level of 95 % to be trusted.
     """
 
@@ -96,7 +96,7 @@ def confidence_of(
         n_replicates: Of the bootstrap.
         with_estimates: Whether there are sums of estimates; their limits come last.
     """
-    columns, n_tokens = by_conversation(clusters)
+    columns, n_tokens = by_conversation(clusters, N_ESTIMATED if with_estimates else None)
     if not len(n_tokens):
         return []
     lower, upper = {}, {}
@@ -137,8 +137,15 @@ def confidence_of_means(
     )
 
 
-def by_conversation(clusters: Clusters) -> tuple[dict[str, FloatArray], NDArray[np.int64]]:
-    """Sums by column and tokens of conversations, all branches and copies of one together."""
+def by_conversation(
+    clusters: Clusters, n_sampled: str | None = None
+) -> tuple[dict[str, FloatArray], NDArray[np.int64]]:
+    """Sums by column and tokens of conversations, all branches and copies of one together.
+
+    Args:
+        clusters: Sums of branches.
+        n_sampled: The column that counts sampled tokens, of which there are no copies; None without one.
+    """
     starts, at = [], 0
     for _, branches in groupby(clusters.names, key=lambda name: name[0]):
         starts.append(at)
@@ -147,7 +154,8 @@ def by_conversation(clusters: Clusters) -> tuple[dict[str, FloatArray], NDArray[
         return {}, clusters.n_tokens[:0]
     with np.errstate(invalid="ignore"):  # of log-ratios that are infinite both ways
         sums = {name: np.add.reduceat(column, starts) for name, column in clusters.sums.items()}
-    return copies_together(sums, np.add.reduceat(clusters.n_tokens, starts))
+    is_drawn = None if n_sampled is None else sums[n_sampled] > 0
+    return copies_together(sums, np.add.reduceat(clusters.n_tokens, starts), is_drawn)
 
 
 def why_unlimited(

@@ -50,7 +50,7 @@ def mismatch_confidence(
     clusters: Clusters, against: RecordedAgainst, n_replicates: int = N_REPLICATES
 ) -> list[tuple[str, Confidence]]:
     """Limits of the numbers of one group, by name; `clusters` holds sums of `KEPT`."""
-    columns, n_tokens = by_conversation(clusters)
+    columns, n_tokens = by_conversation(clusters, N_SAMPLED)
     if not len(n_tokens):
         return []
     sums = {name: columns[column] for name, (column, *_) in _MEANS.items()}

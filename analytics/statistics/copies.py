@@ -11,16 +11,20 @@ FloatArray = NDArray[np.float64]
 
 
 def copies_together(
-    sums: Mapping[str, FloatArray], n_tokens: NDArray[np.int64]
+    sums: Mapping[str, FloatArray], n_tokens: NDArray[np.int64], is_drawn: NDArray[np.bool_] | None = None
 ) -> tuple[dict[str, FloatArray], NDArray[np.int64]]:
     """The sums with copies added to the conversation that they are copies of.
 
     Copies have as many tokens and all sums in common, to the last bit: a system prompt that all conversations
-    share is one observation, however many there are of it. Where all sums are 0, nothing says so.
+    share is one observation, however many there are of it. Where all sums are 0, nothing says so. Sampled
+    answers are drawn one by one, and stay as many where they are equal: those of one sure token, of a logprob
+    of 0, would be a single one otherwise.
 
     Args:
         sums: By name, shape [conversations].
         n_tokens: Shape [conversations].
+        is_drawn: Whether some of the tokens are known to be sampled, shape [conversations]; None where
+            nothing is known of it.
 
     Returns:
         Sums and tokens, shape [conversations that are none's copy].
@@ -28,6 +32,8 @@ def copies_together(
     said = np.zeros(len(n_tokens), np.bool_)
     for column in sums.values():
         said |= column != 0
+    if is_drawn is not None:
+        said &= ~is_drawn
     rows = np.flatnonzero(said)
     codes = np.zeros(len(rows), np.int64)
     for column in (*sums.values(), n_tokens.astype(np.float64)):

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tokscore.analytics.comparison.confidence import by_conversation, limits_of_means
 from tokscore.analytics.comparison.reduction import Clusters, Group
 from tokscore.analytics.exact.moments import MEANS, PAIRS, moments_of
+from tokscore.analytics.recorded.confidence import KEPT, mismatch_confidence
+from tokscore.analytics.recorded.rows import mismatch_columns
+from tokscore.analytics.statistics.bootstrap import Confidence
 from tokscore.analytics.statistics.copies import copies_together
 from tokscore.analytics.statistics.sketches import QuantileSketch
+from tokscore.dataset.choices import RecordedAgainst
 
 
 def clusters(sums: list[float], n_tokens: list[int], other: list[float] | None = None) -> Clusters:
@@ -72,3 +77,29 @@ def test_errors_over_conversations_count_copies_once_and_the_report_all() -> Non
         return [*moments.over_conversations.values()]
 
     assert errors(5) == pytest.approx(errors(1))
+
+
+def recorded_limits(
+    recorded: NDArray[np.float64], other: NDArray[np.float64], *, is_sampled: bool
+) -> Confidence:
+    """Limits of the log-ratio where each conversation has one token."""
+    sampled = np.full(len(recorded), is_sampled)
+    columns = mismatch_columns(recorded, other, sampled)
+    names = [(f"c{index:04}", 0) for index in range(len(recorded))]
+    found = Clusters(names, {name: columns[name] for name in KEPT}, np.ones(len(recorded), np.int64))
+    return dict(mismatch_confidence(found, RecordedAgainst.TRAINER))["log_ratio"]
+
+
+def test_equal_answers_that_were_sampled_are_observations() -> None:
+    rng = np.random.default_rng(3)
+    recorded, other = np.zeros((2, 1000))  # sure of 970 of the answers, of one token each
+    recorded[970:] = rng.normal(-2.0, 0.5, 30)
+    other[970:] = recorded[970:] + rng.normal(0.1, 0.3, 30)
+    gaps = other - recorded
+    error = gaps.std(ddof=1) / np.sqrt(1000)
+    drawn = recorded_limits(recorded, other, is_sampled=True)
+    assert drawn.n_conversations == 1000
+    assert drawn.lower is not None
+    assert drawn.upper is not None
+    assert drawn.upper - drawn.lower == pytest.approx(2 * 1.96 * error, rel=0.25)
+    assert recorded_limits(recorded, other, is_sampled=False).n_conversations == 31
