@@ -99,7 +99,8 @@ def parse_record(
     """
     if not chosen.matches(record) and not chosen.holds_ids(record):
         other = detect_format(record)
-        if other is not None and other is not chosen:
+        is_other = other is not None and (other.holds_ids(record) or not chosen.fits(record))
+        if other is not None and is_other and other is not chosen:
             raise ConversationError(
                 f"looks like the format {other.name}, and the records before it like {chosen.name}; "
                 "expected one format a run.",

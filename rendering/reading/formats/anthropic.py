@@ -18,6 +18,8 @@ REDACTED_STATUS = "redacted_reasoning"
 _SYSTEM = "system"
 _ROLES = ("user", "assistant", _SYSTEM)
 _TEXT, _THINKING, _REDACTED = "text", "thinking", "redacted_thinking"
+# Keys that say more of a conversation, in other formats.
+_ELSEWHERE = ("functions", "chat_template_kwargs", "prompt", "completion", "chosen", "rejected", "response")
 _CALL, _RESULT = "tool_use", "tool_result"
 _BLOCKS = (_THINKING, _REDACTED, _CALL, _RESULT)  # no set, which values of records may have no hash for
 _PROMPT_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
@@ -48,6 +50,24 @@ def _matches(record: Mapping[str, Any]) -> bool:
 def _has_blocks(content: object, kinds: Sequence[str] = _BLOCKS) -> bool:
     return isinstance(content, list) and any(
         isinstance(block, dict) and block.get("type") in kinds for block in content
+    )
+
+
+def _fits(record: Mapping[str, Any]) -> bool:
+    """Whether it has messages of text alone, which a request of the Chat Completions form writes alike."""
+    messages = record.get("messages")
+    return (
+        isinstance(messages, list)
+        and record.keys().isdisjoint(_ELSEWHERE)
+        and all(isinstance(each, dict) and each.keys() == {"role", "content"} for each in messages)
+        and all(each["role"] in _ROLES and _is_text(each["content"]) for each in messages)
+    )
+
+
+def _is_text(content: object) -> bool:
+    blocks = content if isinstance(content, list) else []
+    return isinstance(content, str) or (
+        bool(blocks) and all(isinstance(block, dict) and block.get("type") == _TEXT for block in blocks)
     )
 
 
@@ -210,6 +230,7 @@ FORMAT = Format(
     '"content": [{"type": "text", "text": "Hello!"}]}]}',
     matches=_matches,
     parse=_parse,
+    fits=_fits,
     is_served=True,
     id_keys=("custom_id", "id"),
     open_keys=OPEN_KEYS | {"input_schema"},

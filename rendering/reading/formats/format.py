@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
 
 def _never(_record: Mapping[str, Any]) -> bool:  # Any: JSON values
-    """For formats without ids; a function with a name, since formats are sent to other processes."""
+    """For formats that never do; a function with a name, since formats are sent to other processes."""
     return False
 
 
@@ -50,6 +50,7 @@ class Format:
         parse: The trajectory, or the text, in one record; raises ConversationError with the JSON path, what
             was found and what was expected.
         holds_ids: Whether a record carries token ids in the fields of this format; never without any.
+        fits: Whether a record that looks like another format is as well one of this, among others of it.
         token_id_keys: Keys of a record below which its token ids are; none for a format without ids.
         id_keys: Keys of a record that may hold its name, text or a whole number; the first that does counts.
             Several in a tuple are joined by "-" where all of them do. A key that begins with `$` is a path.
@@ -68,6 +69,7 @@ class Format:
     matches: Callable[[Mapping[str, Any]], bool]  # Any: JSON values
     parse: Callable[[Mapping[str, Any], Place], Trace | Conversation | Document]  # Any: JSON values
     holds_ids: Callable[[Mapping[str, Any]], bool] = _never  # Any: JSON values
+    fits: Callable[[Mapping[str, Any]], bool] = _never  # Any: JSON values
     token_id_keys: frozenset[str] = frozenset()
     id_keys: tuple[str | tuple[str, ...], ...] = ID_KEYS
     group_key: str = "group"

@@ -50,7 +50,10 @@ def _are_functions(value: object) -> bool:
     """Whether they are tool definitions under the API's first name of them."""
     if isinstance(value, str):
         return value.lstrip().startswith("[")
-    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
+    given = value if isinstance(value, list) else []
+    return bool(given) and all(
+        isinstance(each, dict) and ("name" in each or "function" in each) for each in given
+    )
 
 
 def _check_answered(record: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.trace import Trace
-from tokscore.rendering.reading.formats import detect_format, parse_record
+from tokscore.rendering.reading.formats import detect_format, load_format, parse_record
 from tokscore.rendering.reading.formats.format import Place
 
 CALL = {"type": "tool_use", "id": "t1", "name": "f", "input": {"p": 1}}
@@ -46,3 +49,24 @@ def test_thoughts_of_mistral_beside_a_system_message_are_no_blocks_of_anthropic(
     found = detect_format({"messages": messages})
     assert found is not None
     assert found.name == "openai"
+
+
+@pytest.mark.parametrize("system", [[], [{"role": "system", "content": "Be brief."}]])
+def test_conversations_without_blocks_stand_beside_those_with_some(system: list[dict[str, Any]]) -> None:
+    messages = [*system, {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]
+    trace = parse_record({"messages": messages}, load_format("anthropic"), Place(Path("a.jsonl"), 2))
+    assert isinstance(trace, Trace)
+    assert [node.messages[0] for node in trace.nodes] == messages
+    assert [node.is_sampled for node in trace.nodes] == [
+        message["role"] == "assistant" for message in messages
+    ]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"functions": [{"name": "f"}]}, {"completion": "So"}, {"messages": [{"role": "tool", "content": "3"}]}],
+)
+def test_what_anthropic_does_not_have_is_still_of_another_format(more: dict[str, Any]) -> None:
+    record = {"messages": [{"role": "user", "content": "Hi"}], **more}
+    with pytest.raises(ConversationError, match="looks like the format"):
+        parse_record(record, load_format("anthropic"), Place(Path("a.jsonl"), 2))

@@ -88,6 +88,11 @@ def test_tools_of_alpaca_are_no_metadata() -> None:
     assert (conversation.tools, conversation.metadata) == ([TOOL], None)
 
 
+@pytest.mark.parametrize("functions", [["f"], [{"code": "def f(): ..."}], [TOOL, {"body": "x"}], {"f": 1}, 3])
+def test_functions_that_define_no_tools_are_none(functions: Any) -> None:
+    assert parse({"messages": [USER, ANSWER], "functions": functions}).tools is None
+
+
 def test_tools_go_before_functions() -> None:
     conversation = parse({"messages": [USER, ANSWER], "functions": [TOOL], "tools": [{**TOOL, "name": "g"}]})
     assert conversation.tools == [{**TOOL, "name": "g"}]
