@@ -41,7 +41,7 @@ def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
         found = [(each, f"$.observations[{i}]") for i, each in enumerate(observations)]
         given = [(object_at(each, path), path) for each, path in found if _is_generation(each)]
         given.sort(key=lambda each: str(each[0].get("startTime", each[0].get("start_time", ""))))
-    calls = [call for each, path in given for call in _calls(each, path)]
+    calls = _joined([[*_calls(each, path)] for each, path in given])
     if not calls:
         raise ConversationError(
             "holds no generation with messages; expected at least one.",
@@ -58,6 +58,18 @@ def _calls(generation: Mapping[str, Any], path: str) -> Iterator[ModelCall]:
     usage = _usage(generation, path) if len(answers) <= 1 else None
     for answer in answers or ([],):
         yield ModelCall(prompt, answer, usage)
+
+
+def _joined(generations: Sequence[list[ModelCall]]) -> list[ModelCall]:
+    """All calls; answers that another prompt repeats one behind the other are one answer, and no choices."""
+    prompts = [calls[0].prompt for calls in generations]
+    found: list[ModelCall] = []
+    for calls in generations:
+        answer = [message for call in calls for message in call.answer]
+        whole = [*calls[0].prompt, *answer]
+        is_one = len(calls) > 1 and any(prompt[: len(whole)] == whole for prompt in prompts)
+        found += [ModelCall(calls[0].prompt, answer)] if is_one else calls
+    return found
 
 
 def _prompt(value: object, path: str) -> list[dict[str, Any]]:

@@ -33,6 +33,18 @@ def test_choices_of_one_call_are_branches(role: str | None) -> None:
     assert trace.nodes[2].messages == ({"role": "assistant", "content": "No"},)
 
 
+def test_answers_that_a_later_prompt_repeats_together_are_one() -> None:
+    output = [{"role": "assistant", "content": "Yes"}, {"role": "assistant", "content": "And more"}]
+    trace = parse(generation([USER], output), generation([USER, *output, USER], "So"))
+    assert [(node.parent, node.is_sampled) for node in trace.nodes] == [
+        (-1, False),
+        (0, True),
+        (1, True),
+        (2, False),
+        (3, True),
+    ]
+
+
 def test_an_answer_with_the_result_of_its_call_is_one_branch() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     result = {"role": "tool", "tool_call_id": "1", "content": "3"}
