@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.values import shown
 
 _ATTACHMENT = "attachment://"
+_NAME = re.compile(r"[0-9A-Za-z]+")  # a hash; what else follows is an address that somebody wrote
 
 
 def attached(text: str, path: str, attachments: Mapping[str, Any]) -> str:
@@ -24,7 +26,10 @@ def attached(text: str, path: str, attachments: Mapping[str, Any]) -> str:
     """
     if not text.startswith(_ATTACHMENT):
         return text
-    found = attachments.get(text.removeprefix(_ATTACHMENT))
+    name = text.removeprefix(_ATTACHMENT)
+    found = attachments.get(name)
+    if found is None and not _NAME.fullmatch(name):
+        return text
     if not isinstance(found, str):
         raise ConversationError(f"is {shown(text)}, which attachments lacks; expected its text.", path=path)
     return found

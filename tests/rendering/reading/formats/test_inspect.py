@@ -9,6 +9,7 @@ import pytest
 
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.trace import Trace
+from tokscore.rendering.reading.fields.attachments import all_attached
 from tokscore.rendering.reading.formats import load_format
 from tokscore.rendering.reading.formats.format import Place
 
@@ -73,6 +74,13 @@ def test_an_attachment_that_is_not_there_is_an_error_with_its_place(lacking: str
     with pytest.raises(ConversationError, match="which attachments lacks") as caught:
         parse({key: text for key, text in ATTACHMENTS.items() if key != lacking})
     assert caught.value.path == path
+
+
+@pytest.mark.parametrize(
+    "text", ["attachment://mail/1", "attachment://report.pdf", "attachment:// is a scheme"]
+)
+def test_an_address_that_a_model_wrote_is_no_attachment(text: str) -> None:
+    assert all_attached([{"url": text}], "$", ATTACHMENTS) == [{"url": text}]
 
 
 @pytest.mark.parametrize(("tools", "status"), [(0, "tools_differ"), (1, None)])
