@@ -19,7 +19,7 @@ def check_depth(line: bytes, record: object) -> None:
     Raises:
         ConversationError: Lists and objects lie more than `MAX_DEPTH` deep in each other.
     """
-    if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:
+    if line.count(b"[") + line.count(b"{") <= MAX_DEPTH or not _is_deep(record):
         return
     found: list[tuple[object, int, str]] = [(record, 1, "$")]
     while found:
@@ -42,3 +42,20 @@ def check_depth(line: bytes, record: object) -> None:
                 for i, each in enumerate(value)
                 if isinstance(each, (dict, list))
             ]
+
+
+def _is_deep(record: object) -> bool:
+    """Whether a record is to be refused, in a quarter of the time that the place takes to find."""
+    level = [record]
+    for _ in range(MAX_DEPTH):
+        level = [
+            each
+            for value in level
+            for each in (
+                value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+            )
+            if isinstance(each, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
