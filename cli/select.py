@@ -100,10 +100,13 @@ def select(
     from tokscore.analytics.selection.choosing import select as choose
     from tokscore.analytics.selection.records import find_files, write_records
     from tokscore.dataset.errors import UsageError
+    from tokscore.dataset.files import check_is_new_file
     from tokscore.rendering.inputs import expand_patterns
 
     if dropped is not None and out is None:
         raise UsageError("--dropped says what is not in --out; expected both.")
+    for path in filter(None, (out, dropped)):
+        check_is_new_file(path)
     selection = choose(
         dataset,
         where=where,

@@ -160,6 +160,7 @@ def test_files_that_exist_are_not_replaced(
         done = tokscore("select", tmp_path / "tokens", path, "--where", "n_tokens > 0", *given)
         assert done.returncode == 2
         assert f"error: {away} is in no directory that exists; make it first." in done.stderr
+        assert done.stderr == tokscore("select", tmp_path / "no dataset", *given).stderr  # before it is read
     assert not (tmp_path / "kept.jsonl").exists()
 
 

@@ -9,6 +9,7 @@ from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import check_messages
 from tokscore.rendering.conversations.trace import NO_PARENT, Node, Trace, Usage, linear
 from tokscore.rendering.conversations.values import kind_of, shown
+from tokscore.rendering.reading.fields.answered import check_answered
 from tokscore.rendering.reading.fields.messages import answer_message, joined_text, openai_tools, tool_call
 from tokscore.rendering.reading.fields.usage import usage_of
 from tokscore.rendering.reading.fields.values import get, metadata_text, need, object_at
@@ -100,6 +101,7 @@ def _parse(record: Mapping[str, Any], _place: Place) -> Trace:
         )
     for i, node in enumerate(nodes):
         check_messages(list(node.messages), f"{path}.messages[{i}]")
+    check_answered(record, [node.messages[-1] for node in nodes])
     is_redacted = any(_is_redacted(each) for each in [*given, *([] if answer is None else [answer[0]])])
     return Trace(
         linear(nodes),

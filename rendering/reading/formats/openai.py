@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import Conversation, read_conversation
-from tokscore.rendering.conversations.values import kind_of
+from tokscore.rendering.reading.fields.answered import check_answered
 from tokscore.rendering.reading.fields.call_roles import has_call_roles, without_call_roles
 from tokscore.rendering.reading.fields.messages import decoded, openai_tools, tools_or_text
 from tokscore.rendering.reading.formats.format import ID_KEYS, Format, Place
 
 _PAIR = ("input", "output")
-# Beside messages that end with a question, they hold its answer.
-_ANSWERS = ("response", "responses", "completion", "completions", "choices")
 
 
 def _matches(record: Mapping[str, Any]) -> bool:  # Any: JSON values
@@ -42,7 +40,7 @@ def _parse(record: Mapping[str, Any], _place: Place) -> Conversation:  # Any: JS
         tools = openai_tools(record.get("tools"), "$.tools")
         record = {**record, "messages": without_call_roles(messages, "$.messages"), "tools": tools}
     conversation = read_conversation(record)
-    _check_answered(record, conversation.messages)
+    check_answered(record, conversation.messages)
     return conversation
 
 
@@ -54,25 +52,6 @@ def _are_functions(value: object) -> bool:
     return bool(given) and all(
         isinstance(each, dict) and ("name" in each or "function" in each) for each in given
     )
-
-
-def _check_answered(record: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse a record whose answer stands where it would not be read."""
-    if messages[-1]["role"] == "assistant":
-        return
-    for key in _ANSWERS:
-        value = record.get(key)
-        is_options = key == "choices" and not (
-            isinstance(value, list) and all(isinstance(each, dict) and "message" in each for each in value)
-        )
-        if value and isinstance(value, str | list | dict) and not is_options:
-            raise ConversationError(
-                f"is {kind_of(value)} beside messages that end without an answer; expected it as the last of "
-                "them.",
-                path=f"$.{key}",
-                hint="Put it behind the messages; or rename it, if no model is to be scored on it. Requests "
-                "and answers of a server are read as `input_format='openai-batch'`.",
-            )
 
 
 FORMAT = Format(

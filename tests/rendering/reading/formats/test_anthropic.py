@@ -70,3 +70,15 @@ def test_what_anthropic_does_not_have_is_still_of_another_format(more: dict[str,
     record = {"messages": [{"role": "user", "content": "Hi"}], **more}
     with pytest.raises(ConversationError, match="looks like the format"):
         parse_record(record, load_format("anthropic"), Place(Path("a.jsonl"), 2))
+
+
+def test_a_text_that_answers_beside_the_messages_is_an_error() -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    with pytest.raises(ConversationError) as caught:
+        load_format("anthropic").parse(
+            {"system": "Be brief.", "messages": messages, "response": "Hello!"}, Place(Path("a.jsonl"), 1)
+        )
+    assert (caught.value.path, caught.value.reason) == (
+        "$.response",
+        "is a string beside messages that end without an answer; expected it as the last of them.",
+    )
