@@ -204,6 +204,7 @@ def test_a_dataset_with_missing_parts(tokscore: Run, scores: Path) -> None:
     refused(tokscore("stats", scores), 3, "is not finished: 1 of 1 part is missing")
 
 
+@pytest.mark.slow
 def test_options_that_do_not_fit_a_token_dataset(
     tokscore: Run, tiny_model: Path, write_jsonl: Write, tmp_path: Path
 ) -> None:

@@ -146,6 +146,7 @@ def test_mean_logprobs_of_diff_are_those_of_stats_and_of_the_table(tokscore: Run
         assert row["mean_logprob"] == pytest.approx(expected[row["group"]], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_csv_and_table_hold_the_same_groups(tokscore: Run, chain: Chain) -> None:
     csv = tokscore("diff", chain.teacher, chain.student, "--format", "csv").stdout.splitlines()
     assert [line.split(",")[0] for line in csv] == ["group", "assistant", "system", "user", "(all)"]
@@ -172,6 +173,7 @@ def test_other_settings_in_the_same_directory_are_refused(
     assert "holds another run: --top-k is 5 there and 6 here" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_model_scores_the_tokens_of_another_models_scores(
     tokscore: Run, chain: Chain, other_tiny_model: Path, tmp_path: Path
 ) -> None:

@@ -251,6 +251,7 @@ def test_a_bad_record_is_bad_input_of_the_command(
     assert f"convs.jsonl:2: {message}" in failed.stderr
 
 
+@pytest.mark.slow
 def test_all_bad_records_of_a_file_are_listed_by_the_commands(
     tokscore: Run, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -309,6 +310,7 @@ def test_a_tail_of_three_cut_lines_costs_no_other(tokscore: Run, tiny_model: Pat
     ]
 
 
+@pytest.mark.slow
 def test_a_compressed_file_that_is_cut_costs_what_is_behind_the_cut(
     tokscore: Run, tiny_model: Path, tmp_path: Path
 ) -> None:

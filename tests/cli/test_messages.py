@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
+import pytest
 
 from tokscore.dataset.manifest import read_manifest
 
@@ -15,6 +16,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 SAMPLE = Path(__file__).parents[1] / "data" / "tau_airline_sample.jsonl"
 
 
+@pytest.mark.slow
 def test_published_trajectories_render_with_notes_of_what_was_changed(
     tokscore: Run, qwen3: Path, tmp_path: Path
 ) -> None:
@@ -56,6 +58,7 @@ def test_keys_that_were_not_printed_are_counted_by_name(
     assert "re\\x1bfusal of 1 message was not printed." in finished.stderr
 
 
+@pytest.mark.slow
 def test_where_all_keys_are_is_said_to_whoever_does_not_look_there(
     tokscore: Run, tiny_model: Path, write_jsonl: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -75,6 +75,7 @@ def test_compressed_files_come_back(
             assert stream.read() == "".join(lines[-3:]).encode()
 
 
+@pytest.mark.slow
 def test_elements_of_arrays_and_rows_of_parquet_come_back(
     tokscore: RunTokscore, tiny_model: Path, tmp_path: Path, records: list[dict[str, object]]
 ) -> None:
@@ -125,6 +126,7 @@ def test_records_of_one_id_that_fail_are_told_apart(
     assert _records(out) == [lines[i].encode() for i in (1, 4, 5)]
 
 
+@pytest.mark.slow
 def test_files_that_are_others_are_refused(
     tokscore: RunTokscore, tiny_model: Path, tmp_path: Path, records: list[object]
 ) -> None:
@@ -164,6 +166,7 @@ def test_files_that_exist_are_not_replaced(
     assert not (tmp_path / "kept.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_requests_of_a_batch_come_with_their_outputs(
     tokscore: RunTokscore, tiny_model: Path, tmp_path: Path
 ) -> None:

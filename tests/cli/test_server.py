@@ -213,6 +213,7 @@ def test_a_key_reaches_replicas_and_is_in_no_list_of_processes(
     assert all(KEY.encode() not in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 def test_a_server_is_held_against_transformers(serve: Serve, tiny: Model, tiny_model: Path) -> None:
     limits = ["--max-delta", "2e-4", "--mean-delta", "2e-5", "--format", "json"]
     command = ["selfcheck", "-m", tiny_model, *limits, "--url"]
@@ -225,6 +226,7 @@ def test_a_server_is_held_against_transformers(serve: Serve, tiny: Model, tiny_m
     assert run(*command, coarse).exit_code == 1
 
 
+@pytest.mark.slow
 def test_the_tokenizer_is_what_the_server_says_that_it_has(
     serve: Serve, tiny_model: Path, write_jsonl: Write, tmp_path: Path
 ) -> None:

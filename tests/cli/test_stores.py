@@ -98,6 +98,7 @@ def test_of_a_bucket_only_the_columns_that_are_used_are_fetched(store: StoreServ
     assert all(each.range for each in asked if each.method == "GET")
 
 
+@pytest.mark.slow
 def test_verify_reads_a_bucket(
     store: StoreServer, conversation: dict[str, object], tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -272,6 +273,7 @@ def test_an_upload_that_fails_in_the_middle_leaves_no_part(
     assert run("verify", "s3://bucket/tokens").exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_part_is_there_when_its_last_upload_is_complete(
     store: StoreServer, conversation: dict[str, object], tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -313,6 +315,7 @@ def test_a_part_is_written_after_the_network_was_away(
     ("method", "call"),
     [pytest.param("PUT", "partNumber", marks=pytest.mark.slow), ("POST", "uploadId")],
 )
+@pytest.mark.slow
 def test_a_run_that_is_killed_in_the_middle_of_an_upload_goes_on(
     store: StoreServer,
     conversation: dict[str, object],

@@ -171,6 +171,7 @@ def test_a_window_is_shown_and_explained(scores: list[Path], text: Path, models:
     assert " ?-  context " in explained.stdout
 
 
+@pytest.mark.slow
 def test_the_page_has_every_window(scores: list[Path], tmp_path: Path) -> None:
     result = run("stats", scores[0], "--html", tmp_path / "page.html")
     assert result.exit_code == 0, result.output

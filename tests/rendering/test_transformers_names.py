@@ -50,6 +50,7 @@ def names(cache: Path, how: str) -> tuple[str, int]:
     return digest, int(n_folders)
 
 
+@pytest.mark.slow
 def test_names_of_the_last_process_are_those_that_are_found(tmp_path: Path) -> None:
     found, n_folders = names(tmp_path, "look")
     assert n_folders > 100

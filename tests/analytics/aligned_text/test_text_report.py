@@ -144,6 +144,7 @@ def test_equal_tokenizers_give_the_comparison_by_tokens(
     assert by_text.total.log_ratio_per_span == pytest.approx(by_tokens.total.log_ratio, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_tokens_that_share_text_with_a_template_are_counted(
     write: Write, teacher_model: Path, qwen3: Path
 ) -> None:
@@ -155,6 +156,7 @@ def test_tokens_that_share_text_with_a_template_are_counted(
     assert total.n_teacher_tokens + total.n_teacher_unaligned == total.n_tokens
 
 
+@pytest.mark.slow
 def test_a_message_with_other_text_is_named(write: Write, teacher_model: Path, qwen3: Path) -> None:
     changed = json.loads(json.dumps(RECORDS))
     changed[1]["messages"][1]["content"] = "Nothing of that was said here!"
@@ -201,6 +203,7 @@ def test_the_command_prints_groups_and_keeps_conditions(
     assert "bits/byte" in table.stdout
 
 
+@pytest.mark.slow
 def test_datasets_without_common_text_are_refused(write: Write, teacher_model: Path, qwen3: Path) -> None:
     one = [{"id": "c", "messages": [{"role": "user", "content": "One."}]}]
     other = [{"id": "c", "messages": [{"role": "user", "content": "two"}]}]

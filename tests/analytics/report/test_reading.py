@@ -77,6 +77,7 @@ def test_a_bad_conversation_is_left_out_where_errors_are_skipped(
     assert [skipped.conversation_id for skipped in compared.comparison.pairing.skipped] == ["c1"]
 
 
+@pytest.mark.slow
 def test_a_token_that_one_model_rules_out_is_on_the_page(tmp_path: Any, write_scores: Any) -> None:
     pytest.importorskip("altair")
     samples = [("c", (("user", (1, 2, 3, 4, 5)),))]

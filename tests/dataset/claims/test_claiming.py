@@ -249,6 +249,7 @@ def test_a_part_that_is_done_is_not_taken(tmp_path: Path) -> None:
     assert read_claims(tmp_path).claims == {}
 
 
+@pytest.mark.slow
 def test_very_many_processes_find_a_part_in_few_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

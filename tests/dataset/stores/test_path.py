@@ -95,6 +95,7 @@ def test_a_thousand_parts_are_listed_in_one_pass(store: StoreServer) -> None:
     assert [each.method for each in store.requests] == ["GET"]
 
 
+@pytest.mark.slow
 def test_reading_goes_on_after_the_network_was_away(store: StoreServer) -> None:
     path = location("s3://bucket/a.bin")
     path.write_bytes(bytes(range(256)) * 1024)

@@ -65,6 +65,7 @@ def test_a_full_disk_is_an_error_that_says_so() -> None:
         States("/dev/full", WIDTH, torch.float32).write(0, torch.ones(3, WIDTH))
 
 
+@pytest.mark.slow
 def test_another_process_reads_them(tmp_path: Path) -> None:
     with NamelessFile(tmp_path / "made") as file:
         States(file.path, WIDTH, torch.float32).write(0, torch.arange(3.0)[:, None].expand(3, WIDTH))

@@ -46,6 +46,7 @@ def test_rows_are_those_of_the_model(kind: str, serve: Serve, connect: Connect, 
 
 
 @every_kind
+@pytest.mark.slow
 def test_wanted_rows_are_those_of_a_whole_run(kind: str, serve: Serve, connect: Connect) -> None:
     served, url = serve(kind)
     engine = connect(url)
@@ -77,6 +78,7 @@ def test_logprobs_need_no_lists(kind: str, serve: Serve, connect: Connect) -> No
     np.testing.assert_array_equal(with_lists.logprobs, without.logprobs)
 
 
+@pytest.mark.slow
 def test_a_server_that_names_tokens_by_text_gives_logprobs_alone(serve: Serve, connect: Connect) -> None:
     _, url = serve("echo of texts")
     options = {"server_kind": "echo", "engine_arg": {"max_model_len": 512}}
@@ -225,6 +227,7 @@ def test_one_of_several_models_is_named(serve: Serve, model_files: Path) -> None
     assert plan_engine(str(model_files), url=url, server_model="b").identity.name == "b"
 
 
+@pytest.mark.slow
 def test_a_path_that_is_forbidden_does_not_end_the_search(serve: Serve, connect: Connect) -> None:
     _, url = serve("echo", status_elsewhere=403)
     assert connect(url).details["server_kind"] == "echo"
