@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
+from tests.scoring.tiny_models import BASE, save
 from tokscore.cli.app import app
 
 pytest.importorskip("torch")
@@ -22,29 +23,16 @@ TEMPLATE = r"{% for m in messages %}{{ m.role + '\n' + m.content + '\n' }}{% end
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two models of 71 and 77 ids with one tokenizer."""
-    import torch
     from tokenizers import Tokenizer, decoders, pre_tokenizers
     from tokenizers.models import BPE
-    from transformers import LlamaConfig, LlamaForCausalLM
 
     tokenizer = Tokenizer(BPE(vocab={character: i for i, character in enumerate(ALPHABET)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     made = []
-    for seed, size in enumerate(SIZES):
-        made.append(tmp_path_factory.mktemp(f"small-{seed}"))
-        torch.manual_seed(seed)
-        config = LlamaConfig(
-            vocab_size=size,
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            max_position_embeddings=256,
-            initializer_range=0.4,
-        )
-        LlamaForCausalLM(config).save_pretrained(made[-1])
+    for size in SIZES:
+        made.append(tmp_path_factory.mktemp("small"))
+        save(made[-1], "LlamaForCausalLM", "LlamaConfig", **BASE | {"vocab_size": size})
         tokenizer.save(str(made[-1] / "tokenizer.json"))
         described = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": TEMPLATE}
         (made[-1] / "tokenizer_config.json").write_text(json.dumps(described))

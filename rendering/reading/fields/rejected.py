@@ -9,6 +9,7 @@ from tokscore.dataset.errors import ConversationError
 from tokscore.rendering.conversations.conversation import check_messages
 from tokscore.rendering.conversations.values import kind_of
 from tokscore.rendering.reading.fields.call_roles import has_call_roles, without_call_roles
+from tokscore.rendering.reading.fields.messages import decoded
 
 _RESPONSE, _MESSAGES = "rejected_response", "rejected_messages"
 
@@ -16,7 +17,7 @@ _RESPONSE, _MESSAGES = "rejected_response", "rejected_messages"
 def has_rejected(record: Mapping[str, Any]) -> bool:  # Any: JSON values
     """Whether a record holds messages and what is rejected of them."""
     is_given = any(record.get(key) is not None for key in (_RESPONSE, _MESSAGES))
-    return is_given and isinstance(record.get("messages"), list)
+    return is_given and isinstance(record.get("messages"), (list, str))
 
 
 def as_choices(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,6 +48,7 @@ def _response(value: object) -> list[dict[str, Any]]:
 
 
 def _checked(value: object, path: str) -> list[dict[str, Any]]:
+    value = decoded(value, path, "a list of messages as JSON text")
     if not isinstance(value, list):
         raise ConversationError(f"is {kind_of(value)}; expected text or a list of messages.", path=path)
     if has_call_roles(value):

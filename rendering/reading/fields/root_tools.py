@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tokscore.dataset.errors import ConversationError
+from tokscore.rendering.reading.fields.message_tree import Tools
 from tokscore.rendering.reading.fields.messages import openai_tools
-
-Tools = list[dict[str, Any]] | None  # Any: JSON values
 
 
 def shared_tools(

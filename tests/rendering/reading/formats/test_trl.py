@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -95,6 +96,7 @@ LOOKED_UP = [
     ("record", "rejected"),
     [
         ({"messages": [*ASKED, ANSWER], "rejected_response": "5"}, [("assistant", "5")]),
+        ({"messages": json.dumps([*ASKED, ANSWER]), "rejected_response": "5"}, [("assistant", "5")]),
         (
             {"messages": [*ASKED, ANSWER], "rejected_response": LOOKED_UP},
             [("assistant", ""), ("tool", "4"), ("assistant", "4")],
